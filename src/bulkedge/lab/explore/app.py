@@ -13,8 +13,11 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bulkedge.lab.explore.export import plotly
 from bulkedge.lab.explore.jobs import Jobs, PageJob, Theory
@@ -23,6 +26,7 @@ from bulkedge.lab.explore.rooms import ROOMS
 from bulkedge.lab.explore.rooms.heads import INTERPOLATED
 from bulkedge.support.domains import Integers, shown
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError
+from bulkedge.support.files import page_templates
 
 try:
     from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -42,16 +46,14 @@ IDS = State({"parameter": ALL}, "id")
 HOST = "127.0.0.1"
 PORT = 8052
 PORTS = Integers(0, 65535)
-TRIED = 20
-"""Ports that are tried, from the one asked for on."""
-MOST_BODY = 96 * 2**20
-"""Bytes of a request at most: an upload of 64 MB in base 64, and room for the rest."""
+TRIED = 20  # ports that are tried, from the one asked for on
+MOST_BODY = 96 * 2**20  # bytes of a request at most: an upload of 64 MB in base 64, and room for the rest
+# what pages may load: their own files, and nothing else
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval' {hashes}; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self' data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""What pages may load: their own files, and nothing else."""
 
 
 def make_app(*, apart: bool = True) -> Dash:
@@ -82,15 +84,13 @@ def _route(app: Dash) -> None:
         name = (path or "/").strip("/") or FIRST
         if name == matrix.NAME:
             return [pages.header(TITLES, name), html.Main(pages.matrix_page(search or ""))]
-        seed = 0
-        if name not in ROOMS:
-            problem = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
-            room, problems = ROOMS[FIRST](), problem
-        else:
+        if name in ROOMS:
             room, problems = ROOMS[name].read(search or "")
             seed = read_address(search or "", {SEED: SEEDS})[0].get(SEED, 0)
-        session = secrets.token_hex(8)
-        content = pages.room_page(room, problems, session, seed)
+        else:
+            problems = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
+            room, seed = ROOMS[FIRST](), 0
+        content = pages.room_page(room, problems, secrets.token_hex(8), seed)
         return [pages.header(TITLES, room.name), html.Main(content)]
 
 
@@ -130,18 +130,22 @@ def page_of(asked: Mapping[str, Any]) -> str:
     return str(asked.get("page", ""))[:40]
 
 
+def seed_of(asked: Mapping[str, Any]) -> int:
+    """The seed of the first simulation that a page asks for."""
+    return SEEDS.check(SEED, asked.get("seed") or 0)
+
+
 def empty_figure(asked: Mapping[str, Any]) -> tuple[Any, str | None]:
     """A figure without curves, and not the one of other parameters."""
-    try:
+    with suppress(BulkedgeError):
         room = room_of(asked)
-    except BulkedgeError:
-        return no_update, None
-    return plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=room.query()), room.query()
+        return plotly(room.panels(), [], dark=bool(asked.get("dark")), meta=room.query()), room.query()
+    return no_update, None
 
 
 def answer_page(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     """What a page gets for its parameters, at once."""
-    room, page, seed = room_of(asked), page_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
+    room, page, seed = room_of(asked), page_of(asked), seed_of(asked)
     if asked.get("order") == "again":
         begun = jobs.again(page)
         seed = seed if begun is None else begun
@@ -155,28 +159,17 @@ def answer_page(jobs: Jobs, asked: Mapping[str, Any]) -> tuple[Any, Any, Any, di
     if asked.get("version") == steps and not asked.get("order"):
         return no_update, no_update, no_update, back
     found, exact = curves_of(jobs, room)
-    samples, curves = list(job.samples), found.curves
-    if samples:
-        curves = curves + room.observations(samples)
+    samples = list(job.samples)
+    curves = found.curves + (room.observations(samples) if samples else [])
     look = {"dark": bool(asked.get("dark")), "narrow": bool(asked.get("narrow"))}
     drawn = plotly(room.panels(), curves, meta=room.query(), **look)
-    return drawn, fact_list(job.facts or found.facts), status(room, job, found.cautions, exact=exact), back
+    return drawn, pages.fact_list(job.facts or found.facts), status(room, job, found.cautions, exact=exact), back
 
 
 def curves_of(jobs: Jobs, room: Room) -> tuple[Theory, bool]:
     """The theory of a room, from a table while it is not there itself."""
-    found = jobs.theories.get(room)
-    if found is None:
-        quick = room.quick()
-        if quick is not None:
-            return Theory(quick, (), {}), False
-        found = jobs.theory(room)
-    return found, True
-
-
-def fact_list(facts: Mapping[str, str]) -> list[Any]:
-    """Numbers with their names."""
-    return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts.items()]
+    quick = None if jobs.theories.get(room) else room.quick()
+    return (jobs.theory(room), True) if quick is None else (Theory(quick, (), {}), False)
 
 
 def status(room: Room, job: PageJob, cautions: Sequence[str] = (), *, exact: bool) -> Any:
@@ -207,7 +200,7 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
     def fetched(_data: int, _python: int, asked: dict[str, Any] | None) -> Any:
         if asked is None or not (_data or _python):
             return no_update
-        room, seed = room_of(asked), SEEDS.check(SEED, asked.get("seed") or 0)
+        room, seed = room_of(asked), seed_of(asked)
         if ctx.triggered_id == "get-python":
             return dcc.send_string(room.script(seed), f"bulkedge_{room.name}.py")
         samples = list(jobs.of(page_of(asked), room, seed).samples)
@@ -217,8 +210,6 @@ def _downloads(app: Dash, jobs: Jobs) -> None:
 
 def as_csv(curves: Sequence[Trace]) -> str:
     """Curves as a table: a row for each point."""
-    import numpy as np
-
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["curve", "panel", "x", "y", "z"])
@@ -237,23 +228,24 @@ def as_csv(curves: Sequence[Trace]) -> str:
 
 
 def _in_the_browser(app: Dash) -> None:
-    def run(name: str, *inputs: Any, target: str = "asking") -> None:
+    for name, target, *inputs in (
+        ("opened", "opened", Input("page", "children")),
+        ("changed", "asking", VALUES, IDS, State("about", "data")),
+        ("answered", "asking", Input("answered", "data")),
+        ("stop", "asking", Input("stop", "n_clicks")),
+        ("theme", "asking", Input("theme", "n_clicks")),
+        ("picture", "asking", Input("get-figure", "n_clicks")),
+        ("picture", "look", Input("matrix-figure", "n_clicks")),
+        ("located", "look", Input("matrix-where", "data")),
+        ("clicked", "asking", Input("figure", "clickData")),
+        ("training", "look", Input("take-head", "n_clicks")),
+    ):
         app.clientside_callback(
             ClientsideFunction("explore", name),
             Output(target, "data", allow_duplicate=True),
             *inputs,
-            prevent_initial_call="initial_duplicate" if name == "changed" else True,
+            prevent_initial_call="initial_duplicate" if name in {"changed", "training"} else True,
         )
-
-    run("opened", Input("page", "children"), target="opened")
-    run("changed", VALUES, IDS, State("about", "data"))
-    run("answered", Input("answered", "data"))
-    run("stop", Input("stop", "n_clicks"))
-    run("theme", Input("theme", "n_clicks"))
-    run("picture", Input("get-figure", "n_clicks"))
-    run("picture", Input("matrix-figure", "n_clicks"), target="look")
-    run("located", Input("matrix-where", "data"), target="look")
-    run("clicked", Input("figure", "clickData"))
 
 
 def make_server(port: int = PORT, *, apart: bool = True) -> BaseWSGIServer:
@@ -262,17 +254,14 @@ def make_server(port: int = PORT, *, apart: bool = True) -> BaseWSGIServer:
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):
-        """One connection for many requests, and no line for each of them."""
+        """One connection for many requests."""
 
         protocol_version = "HTTP/1.1"
-
-        def log_request(self, *_: Any) -> None:
-            """Say nothing."""
 
     app = make_app(apart=apart)
     free = free_port(port)
     guard(app.server, app, free)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each request
     return make_server(HOST, free, app.server, threaded=True, request_handler=Handler)
 
 
@@ -297,12 +286,10 @@ def guard(server: Any, app: Any, port: int) -> None:
     """
     from flask import Response, abort, request
 
-    from bulkedge.lab.gallery.page import environment
-
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     server.config["MAX_CONTENT_LENGTH"] = MOST_BODY
     hashes = " ".join(f"'{each.strip(chr(39))}'" for each in app.csp_hashes())
-    style = environment().get_template("style.css").render()
+    style = page_templates("bulkedge.lab.explore").get_template("style.css").render()
 
     @server.before_request
     def only_here() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -20,36 +20,25 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from bulkedge.lab.explore.room import LOOKS, Panel, Room, Trace, control_kind
 from bulkedge.lab.explore.rooms import ROOMS
 from bulkedge.lab.explore.rooms.heads import ACCURACY
 from bulkedge.support.errors import MissingPackageError, RegimeWarning
-from bulkedge.support.files import replace_text
+from bulkedge.support.files import page_templates, replace_file
 from bulkedge.version import __version__
 
-MOST_POINTS = 120
-"""Points of a line, at most."""
-DARK = {
-    "theory": "#f0a35e",
-    "rival": "#5fcea6",
-    "second": "#e3a6c8",
-    "simulation": "#56b4e9",
-    "mark": "#a0a8b1",
-    "here": "#e6e8eb",
-}
-"""Lighter relatives of the colours, for a dark page."""
+MOST_POINTS = 120  # points of a line, at most
 INK, LINE = {False: "#1c1e21", True: "#e6e8eb"}, {False: "#dfe3e8", True: "#343a42"}
-HEIGHT, LOW = 360, 300
-"""Pixels of a panel, and of one on a narrow page."""
-NARROW = 36
-"""Characters of a line of the legend on a narrow page."""
-DIGITS, FEW_DIGITS = 12, 6
-"""Digits of the numbers that a page is sent, and of those in the file without a server and of maps."""
-MAP = "Cividis"
-"""Scale of colours that is the same to colour-blind readers, and grows lighter throughout."""
+HEIGHT, LOW = 360, 300  # pixels of a panel, and of one on a narrow page
+NARROW = 36  # characters of a line of the legend on a narrow page
+DIGITS, FEW_DIGITS = 12, 6  # of the numbers that a page is sent, and of those in the file without a server and of maps
+MAP = "Cividis"  # scale of colours that is the same to colour-blind readers, and grows lighter throughout
+CLEAR = "rgba(0,0,0,0)"
+PAGE = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "hovermode": "closest", "uirevision": "page"}
+AXIS = {"zeroline": False, "showline": True, "exponentformat": "power", "nticks": 6, "tickfont": {"size": 11}}
+TITLE = {"x": 0, "y": 1.0, "yshift": 24, "yanchor": "top", "showarrow": False}
 
 
 def numbers(values: Any, digits: int = DIGITS) -> list[float | None]:
@@ -69,98 +58,66 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
 ) -> dict[str, Any]:
     """A figure of Plotly."""
     rows = len(panels) if narrow else 1
-    layout: dict[str, Any] = {
+    layout: dict[str, Any] = PAGE | {
         "meta": meta,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": INK[dark], "size": 13, "family": "system-ui, sans-serif"},
         "margin": {"l": 70, "r": 14, "t": 40, "b": 54, "autoexpand": True},
         "height": (LOW * rows + 120) if narrow else HEIGHT + 90,
         "legend": {"orientation": "h", "y": -0.28 / rows, "x": 0, "xanchor": "left", "yanchor": "top"},
-        "hovermode": "closest",
         "annotations": [],
         "shapes": [],
-        "uirevision": "page",
     }
     for number, panel in enumerate(panels):
-        _add_axes(layout, panels, number, dark=dark, narrow=narrow)
-        layout["annotations"].append(_title(panel, number, dark=dark))
+        x, y = _axes(number)
+        for kind, axis in _panel_axes(panel, number, len(panels), dark=dark, narrow=narrow).items():
+            layout[kind + "axis" + _number(number)] = axis
+        words = {"text": f"<b>{panel.title}</b>", "font": {"color": INK[dark], "size": 13}}
+        layout["annotations"].append(TITLE | words | {"xref": f"{x} domain", "yref": f"{y} domain"})
     data: list[dict[str, Any]] = []
     named: set[str] = set()
     for curve in curves:
         label = "<br>".join(wrap(curve.label, NARROW)) if narrow else curve.label
-        colour = DARK[curve.look] if dark else LOOKS[curve.look][0]
+        own = {"name": label, "showlegend": curve.label not in named}
+        colour, dash = LOOKS[curve.look][dark], LOOKS[curve.look][2]
         if curve.shape == "mark":
-            layout["shapes"].append(_mark(curve, colour, shown=curve.label not in named) | {"name": label})
+            layout["shapes"].append(own | _mark(curve, {"color": colour, "dash": dash, "width": 1.5}))
         else:
-            data.append(_trace(curve, colour, shown=curve.label not in named, digits=digits) | {"name": label})
+            data.append(own | _trace(curve, colour, dash, digits))
         named.add(curve.label)
     return {"data": data, "layout": layout}
 
 
-def _axis(kind: str, number: int) -> str:
-    return kind + (str(number + 1) if number else "")
+def _number(panel: int) -> str:
+    return str(panel + 1) if panel else ""
 
 
-def _add_axes(layout: dict[str, Any], panels: Sequence[Panel], number: int, *, dark: bool, narrow: bool) -> None:
-    count, panel = len(panels), panels[number]
+def _axes(panel: int) -> tuple[str, str]:
+    return "x" + _number(panel), "y" + _number(panel)
+
+
+def _panel_axes(panel: Panel, number: int, count: int, *, dark: bool, narrow: bool) -> dict[str, Any]:
     gap = 95 / (LOW * count) if narrow else 0.085
     size = (1 - gap * (count - 1)) / count
     place = [number * (size + gap), number * (size + gap) + size]
     across, down = ([0, 1], [1 - place[1], 1 - place[0]]) if narrow else (place, [0, 1])
-    for kind, text, domain in (("x", panel.x, across), ("y", panel.y, down)):
-        layout[_axis(f"{kind}axis", number)] = {
-            "title": {"text": text, "standoff": 8, "font": {"size": 12}},
-            "domain": domain,
-            "anchor": _axis("y" if kind == "x" else "x", number),
-            "type": "log" if kind in panel.log else "linear",
-            "gridcolor": LINE[dark],
-            "zeroline": False,
-            "linecolor": LINE[dark],
-            "showline": True,
-            "exponentformat": "power",
-            "nticks": 6,
-            "tickfont": {"size": 11},
-        }
-
-
-def _title(panel: Panel, number: int, *, dark: bool) -> dict[str, Any]:
+    x, y = _axes(number)
     return {
-        "text": f"<b>{panel.title}</b>",
-        "xref": f"{_axis('x', number)} domain",
-        "yref": f"{_axis('y', number)} domain",
-        "x": 0,
-        "y": 1.0,
-        "yshift": 24,
-        "yanchor": "top",
-        "showarrow": False,
-        "font": {"color": INK[dark], "size": 13},
+        kind: AXIS
+        | {"title": {"text": text, "standoff": 8, "font": {"size": 12}}, "domain": domain, "anchor": anchor}
+        | {"type": "log" if kind in panel.log else "linear", "gridcolor": LINE[dark], "linecolor": LINE[dark]}
+        for kind, text, domain, anchor in (("x", panel.x, across, y), ("y", panel.y, down, x))
     }
 
 
-def _mark(curve: Trace, colour: str, *, shown: bool) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "xref": _axis("x", curve.panel),
-        "yref": f"{_axis('y', curve.panel)} domain",
-        "x0": float(curve.x),
-        "x1": float(curve.x),
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 1.5},
-        "name": curve.label,
-        "showlegend": shown,
-    }
+def _mark(curve: Trace, line: dict[str, Any]) -> dict[str, Any]:
+    (x, y), place = _axes(curve.panel), float(curve.x)
+    ends = {"x0": place, "x1": place, "y0": 0, "y1": 1}
+    return {"type": "line", "xref": x, "yref": f"{y} domain", "line": line} | ends
 
 
-def _trace(curve: Trace, colour: str, *, shown: bool, digits: int) -> dict[str, Any]:
-    own: dict[str, Any] = {
-        "name": curve.label,
-        "xaxis": _axis("x", curve.panel),
-        "yaxis": _axis("y", curve.panel),
-        "legendgroup": curve.label,
-        "showlegend": shown,
-    }
+def _trace(curve: Trace, colour: str, dash: str, digits: int) -> dict[str, Any]:
+    x, y = _axes(curve.panel)
+    own: dict[str, Any] = {"xaxis": x, "yaxis": y, "legendgroup": curve.label}
     if curve.shape == "map":
         heights = [numbers(row, FEW_DIGITS) for row in curve.z]
         heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights}
@@ -178,23 +135,11 @@ def _trace(curve: Trace, colour: str, *, shown: bool, digits: int) -> dict[str, 
         if curve.error is not None:
             bars = {"error_y": {"array": numbers(curve.error), "color": colour, "thickness": 1.5, "width": 3}}
         return own | {"mode": "markers", "marker": look} | bars
-    line = {"mode": "lines", "line": {"color": colour, "dash": LOOKS[curve.look][1], "width": 2.2}}
+    line = {"mode": "lines", "line": {"color": colour, "dash": dash, "width": 2.2}}
     if len(own["x"]) == 1:  # no line goes through one point
-        dash = {"color": colour, "size": 10, "symbol": "line-ew-open", "line": {"width": 3}}
-        line |= {"mode": "markers", "marker": dash}
+        short = {"color": colour, "size": 10, "symbol": "line-ew-open", "line": {"width": 3}}
+        line |= {"mode": "markers", "marker": short}
     return own | line
-
-
-@cache
-def environment() -> Environment:
-    """The templates of this room, with the style that all pages share behind them."""
-    return Environment(
-        loader=ChoiceLoader([PackageLoader("bulkedge.lab.explore"), PackageLoader("bulkedge")]),
-        autoescape=select_autoescape(["html"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 def export(path: str | Path) -> None:
@@ -206,24 +151,16 @@ def export(path: str | Path) -> None:
     script = files("bulkedge.lab.explore").joinpath("templates", "export.js").read_text(encoding="utf-8")
     data = json.dumps([room_data(room) for room in ROOMS.values()], allow_nan=False, separators=(",", ":"))
     # lines alone change their colours by name: the diamond of "here" is black and white on any page
-    colours = {LOOKS[look][0]: DARK[look] for look in LOOKS if look != "here"}
+    colours = {light: dark for look, (light, dark, _) in LOOKS.items() if look != "here"}
     colours |= {each[False]: each[True] for each in (INK, LINE)}
-    text = (
-        environment()
-        .get_template("export.html")
-        .render(
-            version=__version__,
-            points=MOST_POINTS,
-            accuracy=ACCURACY,
-            library=Markup(package.get_plotlyjs()),  # noqa: S704 - the library's own script
-            script=Markup(script),  # noqa: S704 - a file of this package
-            data=Markup(data.replace("<", "\\u003c")),  # noqa: S704 - nothing in it can end the script
-            colours=Markup(json.dumps(colours)),  # noqa: S704 - numbers of colours
-        )
-    )
+    # the library's own script, one of this package, data in which nothing can end the script, and numbers of colours
+    parts = {"library": package.get_plotlyjs(), "script": script, "colours": json.dumps(colours)}
+    safe = {name: Markup(text) for name, text in (parts | {"data": data.replace("<", "\\u003c")}).items()}  # noqa: S704
+    page = page_templates("bulkedge.lab.explore").get_template("export.html")
+    text = page.render(version=__version__, points=MOST_POINTS, accuracy=ACCURACY, **safe)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, text)
+    replace_file(target, text)
 
 
 def room_data(family: type[Room]) -> dict[str, Any]:
@@ -243,7 +180,7 @@ def room_data(family: type[Room]) -> dict[str, Any]:
     parts: dict[str, int] = {}
     figures = []
 
-    def kept(part: Any) -> int:
+    def part_number(part: Any) -> int:
         """The number of a part of a figure; figures share most of theirs."""
         return parts.setdefault(json.dumps(part, allow_nan=False, separators=(",", ":")), len(parts))
 
@@ -254,16 +191,14 @@ def room_data(family: type[Room]) -> dict[str, Any]:
             curves = room.quick() or room.theory()
             drawn = plotly(room.panels(), [thin(each) for each in curves], digits=FEW_DIGITS)
             own = {key: drawn["layout"].pop(key) for key in ("shapes", "meta")} | {"meta": room.query()}
-            figures.append([[kept(each) for each in drawn["data"]], kept(drawn["layout"]), own])
+            figures.append([[part_number(each) for each in drawn["data"]], part_number(drawn["layout"]), own])
     words = {"name": family.name, "title": family.title, "shows": family.shows, "not_claimed": family.not_claimed}
     return words | {"controls": controls, "figures": figures, "parts": [json.loads(each) for each in parts]}
 
 
 def thin(curve: Trace) -> Trace:
     """A line with fewer points; what is no line is as it was."""
-    import numpy as np
-
     if curve.shape != "line" or len(curve.x) <= MOST_POINTS:
         return curve
     chosen = np.unique(np.linspace(0, len(curve.x) - 1, MOST_POINTS).round().astype(int))
-    return Trace(curve.label, np.asarray(curve.x)[chosen], np.asarray(curve.y)[chosen], curve.panel, curve.look)
+    return replace(curve, x=np.asarray(curve.x)[chosen], y=np.asarray(curve.y)[chosen])

@@ -11,7 +11,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,15 +19,11 @@ from bulkedge.lab.explore.room import SEEDS, Room, Trace
 from bulkedge.lab.sweeps import local_processes, stop
 from bulkedge.support.errors import BulkedgeError, RegimeWarning, UnresolvedError
 
-REST = 0.25
-"""Seconds that parameters rest before anything is computed for them: nothing is, while a slider moves."""
+REST = 0.25  # seconds that parameters rest before anything is computed for them: nothing is, while a slider moves
 MOST_PAGES = 32
-DRAWS = "draws"
-"""The bench of laws and simulations."""
+DRAWS = "draws"  # the bench of laws and simulations
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-
-
 WARNINGS_LOCK = Lock()
 
 
@@ -67,13 +62,11 @@ class PageJob:
     """What is computed for one room, and how far it is."""
 
     room: Room
-    seed: int = 0
-    """Of the first simulation; the others have the next."""
+    seed: int = 0  # of the first simulation; the others have the next
     samples: list[Any] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     problem: str = ""
-    steps: int = 0
-    """Grows with every result, so that a page knows whether there is something new."""
+    steps: int = 0  # grows with every result, so that a page knows whether there is something new
     done: bool = False
     cancelled: Event = field(default_factory=Event)
 
@@ -100,19 +93,20 @@ class Jobs:
         if not self.apart:
             return ThreadPoolExecutor(1)
         work = local_processes(1)
-        work.submit(_lower_priority)  # the process starts while the browser opens
+        if hasattr(os, "nice"):  # slower than what is looked at; the process starts while the browser opens
+            work.submit(os.nice, 10)
         return work
 
     def of(self, page: str, room: Room, seed: int = 0) -> PageJob:
         """The job of a page; a new one, if its parameters have changed."""
         with self.lock:
             job = self.pages.get(page)
-            if job is not None and (job.room, job.seed) == (room, seed):
-                return job
             if job is not None:
+                if (job.room, job.seed) == (room, seed):
+                    return job
                 job.cancelled.set()
-            known = self.samples.get((room, seed))
-            job = self.pages[page] = PageJob(room, seed, list(known[0]), known[1]) if known else PageJob(room, seed)
+            samples, facts = self.samples.get((room, seed)) or ([], {})
+            job = self.pages[page] = PageJob(room, seed, list(samples), facts)
             self.pages.move_to_end(page)
             while len(self.pages) > MOST_PAGES:
                 self.pages.popitem(last=False)[1].cancelled.set()
@@ -157,10 +151,8 @@ class Jobs:
 
     def theory(self, room: Room) -> Theory:
         """The theory of a room, computed once."""
-        found = self.theories.get(room)
-        if found is None:
-            found = theory_of(room)
-            self.theories.put(room, found)
+        found = self.theories.get(room) or theory_of(room)
+        self.theories.put(room, found)
         return found
 
     def _follow(self, job: PageJob) -> None:
@@ -172,9 +164,8 @@ class Jobs:
                 self.theories.put(job.room, self.compute(theory_of, job.room))
             job.steps += 1
             while len(job.samples) < job.room.draws and not job.cancelled.is_set():
-                drawn, facts = self.compute(_draw, job.room, job.seed, list(job.samples))
+                drawn, job.facts = self.compute(_draw, job.room, job.seed, list(job.samples))
                 job.samples.append(drawn)
-                job.facts = facts
                 job.steps += 1
             self.samples.put((job.room, job.seed), (list(job.samples), job.facts))
         except CancelledError:
@@ -188,12 +179,6 @@ class Jobs:
             job.done = True
             with self.lock:
                 self.unfinished.discard(job)
-
-
-def _lower_priority() -> None:
-    """Be slower than what is looked at; called in the process."""
-    with suppress(OSError, AttributeError):
-        os.nice(10)
 
 
 def theory_of(room: Room) -> Theory:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
+from bulkedge.lab.explore import matrix
 from bulkedge.lab.explore.export import plotly
 from bulkedge.lab.explore.jobs import Jobs, RecentResults
-from bulkedge.lab.explore.matrix import (
-    HEADS,
-    LARGEST,
-    LAYERS,
-    LETTERS,
-    MOST_BYTES,
-    NOT_CLAIMED,
-    SHOWS,
-    SMALLEST,
-    TITLE,
-    Report,
-    choices,
-    content,
-    fit_file,
-    fit_head,
-    loading_code,
-    script,
-)
 from bulkedge.lab.explore.room import Room, control_kind, read_address, slider_place, stops
+from bulkedge.lab.matrix_files import PAGE, SUFFIXES, choices
 from bulkedge.support.domains import Parameter, shown
 from bulkedge.support.errors import BulkedgeError
+
+GRAPH = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+HEADS = {"layer": matrix.LAYERS, "head": matrix.HEADS}
 
 
 def shell() -> Any:
@@ -43,15 +30,11 @@ def shell() -> Any:
 def header(names: Sequence[tuple[str, str]], current: str) -> Any:
     """Title and navigation."""
     links = [
-        html.A(title, href=f"/{name}", className="here" if name == current else "", **_current(name == current))
+        html.A(title, href=f"/{name}", **({"className": "here", "aria-current": "page"} if name == current else {}))
         for name, title in names
     ]
     theme = html.Button("Dark or light", id="theme", n_clicks=0, type="button")
     return html.Header([html.A("bulkedge explore", href="/", className="brand"), html.Nav(links), theme])
-
-
-def _current(here: bool) -> dict[str, str]:  # noqa: FBT001 - a question, not an option
-    return {"aria-current": "page"} if here else {}
 
 
 def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) -> list[Any]:
@@ -62,62 +45,38 @@ def room_page(room: Room, problems: Sequence[str], session: str, seed: int = 0) 
         if control_kind(each.domain) == "slider"
     }
     clicks = [each.click for each in room.panels()]
+    controls = [control(room, each) for each in room.declared()]
+    graph = dcc.Graph(id="figure", figure={"data": [], "layout": {"height": 450}}, config=GRAPH)
+    stop, *others = _buttons({"stop": "Stop", "get-figure": "Figure", "get-data": "Data", "get-python": "Python"})
+    shown = [
+        html.Div([graph, html.P(id="status", role="status")], id="frame"),
+        html.Dl(id="facts"),
+        html.Div([stop, html.Span("Download:"), *others], className="downloads"),
+    ]
     about = {"room": room.name, "page": session, "seed": seed, "stops": scales, "clicks": clicks}
     return [
-        html.H1(room.title),
-        html.P([room.shows, " ", html.Span(room.not_claimed, className="faint")], className="shows"),
-        *([problem_list(problems)] if problems else []),
+        *_opening(room.title, room.shows, room.not_claimed, problems),
         html.Div(
-            [
-                html.Form([control(room, each) for each in room.declared()], className="panel", id="controls"),
-                html.Div([_figure(), html.Dl(id="facts"), _downloads()], className="shown"),
-            ],
+            [html.Form(controls, className="panel", id="controls"), html.Div(shown, className="shown")],
             className="room",
         ),
         dcc.Store(id="about", data=about),
-        dcc.Store(id="asked"),
-        dcc.Store(id="answered"),
-        dcc.Store(id="asking"),
+        *(dcc.Store(id=each) for each in ("asked", "answered", "asking")),
         dcc.Download(id="file"),
     ]
 
 
-def problem_list(problems: Sequence[str]) -> Any:
-    """A message about an address."""
-    said = [html.Li(each) for each in problems]
-    return html.Div(
-        [
-            "Some of this address was not understood, and is left out; what it leaves out has its default:",
-            html.Ul(said),
-        ],
-        role="alert",
-        className="problem",
-        id="problems",
-    )
+def _opening(title: str, shows: str, not_claimed: str, problems: Sequence[str]) -> list[Any]:
+    """What a page is about, and what was not understood of its address."""
+    about = html.P([shows, " ", html.Span(not_claimed, className="faint")], className="shows")
+    said = "Some of this address was not understood, and is left out; what it leaves out has its default:"
+    told = [said, html.Ul([html.Li(each) for each in problems])]
+    alert = [html.Div(told, role="alert", className="problem", id="problems")] if problems else []
+    return [html.H1(title), about, *alert]
 
 
-def _figure() -> Any:
-    config = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
-    return html.Div(
-        [
-            dcc.Graph(id="figure", figure={"data": [], "layout": {"height": 450}}, config=config),
-            html.P(id="status", role="status"),
-        ],
-        id="frame",
-    )
-
-
-def _downloads() -> Any:
-    return html.Div(
-        [
-            html.Button("Stop", id="stop", n_clicks=0, type="button"),
-            html.Span("Download:"),
-            html.Button("Figure", id="get-figure", n_clicks=0, type="button"),
-            html.Button("Data", id="get-data", n_clicks=0, type="button"),
-            html.Button("Python", id="get-python", n_clicks=0, type="button"),
-        ],
-        className="downloads",
-    )
+def _buttons(names: Mapping[str, str]) -> list[Any]:
+    return [html.Button(name, id=key, n_clicks=0, type="button") for key, name in names.items()]
 
 
 def control(room: Room, declared: Parameter) -> Any:
@@ -126,69 +85,56 @@ def control(room: Room, declared: Parameter) -> Any:
     said, own = room.symbols.get(name, name.replace("_", " ")), {"parameter": name}
     doc = html.Span(declared.doc, className="doc")
     if control_kind(declared.domain) == "box":
-        box = dcc.Checklist(
-            [{"label": said, "value": "True"}], ["True"] if value else [], id=own, persistence=False, className="box"
-        )
+        box = dcc.Checklist([{"label": said, "value": "True"}], ["True"] if value else [], id=own, className="box")
         return html.Div([box, doc], className="control")
     if control_kind(declared.domain) == "buttons":
-        options = [{"label": str(each), "value": str(each)} for each in declared.domain.options]  # type: ignore[attr-defined]
-        buttons = dcc.RadioItems(options, str(value), id=own, persistence=False, className="buttons", inline=True)
-        return html.Fieldset([html.Legend(said), buttons, doc], className="control")
+        return _choice(said, own, map(str, declared.domain.options), str(value), doc)  # type: ignore[attr-defined]
     scale = stops(declared.domain, value)
-    slider = dcc.Input(
-        id=own, type="range", min=0, max=len(scale) - 1, step=1, value=slider_place(scale, value), persistence=False
-    )
-    label = html.Label(
-        [html.Span(said), html.Output(str(value), id=f"value-{name}")], htmlFor=json.dumps(own, separators=(",", ":"))
-    )
+    slider = dcc.Input(id=own, type="range", min=0, max=len(scale) - 1, step=1, value=slider_place(scale, value))
+    words = [html.Span(said), html.Output(str(value), id=f"value-{name}")]
+    label = html.Label(words, htmlFor=json.dumps(own, separators=(",", ":")))
     return html.Div([label, slider, doc], className="control")
+
+
+def _choice(said: str, own: Any, values: Iterable[Any], value: Any, *doc: Any) -> Any:
+    """Buttons of which one is chosen."""
+    options = [{"label": str(each), "value": each} for each in values]
+    buttons = dcc.RadioItems(options, value, id=own, className="buttons", inline=True)
+    return html.Fieldset([html.Legend(said), buttons, *doc], className="control")
 
 
 def matrix_page(search: str = "") -> list[Any]:
     """The page *your matrix*: where a file is dropped or a head chosen, and what was fitted is shown."""
-    chosen, problems = read_address(search, {"layer": LAYERS, "head": HEADS})
+    chosen, problems = read_address(search, HEADS)
     drop = dcc.Upload(
-        html.Div(["Drop an .npy or .safetensors file here, or ", html.Button("choose one", type="button")]),
+        html.Div(["Drop an .npy, .npz, .csv or .safetensors file here, or ", html.Button("choose one", type="button")]),
         id="upload",
-        max_size=MOST_BYTES,
+        max_size=PAGE.bytes,
         className="drop",
-        accept=".npy,.safetensors",
+        accept=",".join(SUFFIXES),
     )
     limits = (
-        f"Up to {MOST_BYTES >> 20} MB, a matrix of {SMALLEST} to {LARGEST} rows and columns, or several. "
-        "The file is read in memory, and never written to disk."
+        f"Up to {PAGE.bytes >> 20} MB, a matrix of {PAGE.smallest} to {PAGE.largest} rows and columns, or "
+        "several. The file is read in memory, and never written to disk."
     )
-    doc = html.P(limits, className="doc", id="drop-limits", **{"data-most": str(MOST_BYTES)})
+    doc = html.P(limits, className="doc", id="drop-limits", **{"data-most": str(PAGE.bytes)})
+    tensor = dcc.Dropdown([], id="tensor", clearable=False, placeholder="tensors of the file")
+    parts = [html.Label("Tensor", htmlFor="tensor"), tensor]
+    choice = html.Div(parts, className="control", id="tensor-choice", hidden=True)
+    buttons = _buttons({"matrix-figure": "Figure", "matrix-data": "Data", "matrix-python": "Python"})
+    result = [
+        html.P("No matrix yet.", id="matrix-status", role="status"),
+        dcc.Loading(html.Div(id="matrix-result"), type="dot", delay_show=200),
+        html.Div([html.Span("Download:"), *buttons], className="downloads", id="matrix-downloads", hidden=True),
+    ]
     return [
-        html.H1(TITLE),
-        html.P([SHOWS, " ", html.Span(NOT_CLAIMED, className="faint")], className="shows"),
-        *([problem_list(problems)] if problems else []),
-        html.Div([html.Div([drop, doc, _tensors(), _heads(chosen)]), _shown()], className="room"),
-        dcc.Store(id="matrix-fit"),
-        dcc.Store(id="matrix-where"),
-        dcc.Store(id="look"),
+        *_opening(matrix.TITLE, matrix.SHOWS, matrix.NOT_CLAIMED, problems),
+        html.Div(
+            [html.Div([drop, doc, choice, _heads(chosen)]), html.Div(result, className="shown")], className="room"
+        ),
+        *(dcc.Store(id=each) for each in ("matrix-fit", "matrix-where", "look")),
         dcc.Download(id="matrix-file"),
     ]
-
-
-def _shown() -> Any:
-    names = {"matrix-figure": "Figure", "matrix-data": "Data", "matrix-python": "Python"}
-    buttons = [html.Button(name, id=key, n_clicks=0, type="button") for key, name in names.items()]
-    return html.Div(
-        [
-            html.P("No matrix yet.", id="matrix-status", role="status"),
-            dcc.Loading(html.Div(id="matrix-result"), type="dot", delay_show=200),
-            html.Div([html.Span("Download:"), *buttons], className="downloads", id="matrix-downloads", hidden=True),
-        ],
-        className="shown",
-    )
-
-
-def _tensors() -> Any:
-    choice = dcc.Dropdown([], id="tensor", clearable=False, placeholder="tensors of the file")
-    return html.Div(
-        [html.Label("Tensor", htmlFor="tensor"), choice], className="control", id="tensor-choice", hidden=True
-    )
 
 
 def _heads(chosen: Mapping[str, int]) -> Any:
@@ -198,30 +144,21 @@ def _heads(chosen: Mapping[str, int]) -> Any:
     pressed = 1 if set(chosen) == {"layer", "head"} else 0
     button = html.Button("Take this head", id="take-head", n_clicks=pressed, type="button")
     choices = [
-        html.Fieldset(
-            [
-                html.Legend(name),
-                dcc.RadioItems(
-                    [{"label": str(each), "value": each} for each in range(domain.high + 1)],
-                    chosen.get(name, 0),
-                    id=f"head-{name}",
-                    inline=True,
-                    className="buttons",
-                ),
-            ],
-            className="control",
-        )
-        for name, domain in (("layer", LAYERS), ("head", HEADS))
+        _choice(name, f"head-{name}", range(domain.high + 1), chosen.get(name, 0)) for name, domain in HEADS.items()
     ]
     when = "It is trained on this machine when it is first asked for: half a minute, if nothing else is running."
     doc = html.Span(when, className="doc")
     return html.Div([html.Strong("A head of the embedded decoder"), *choices, button, doc], className="panel")
 
 
-def tables(found: Report) -> list[Any]:
+def fact_list(facts: Mapping[str, str]) -> list[Any]:
+    """Numbers with their names."""
+    return [html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts.items()]
+
+
+def tables(found: matrix.Report) -> list[Any]:
     """Facts, laws and outliers."""
-    facts = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in found.facts.items()]
-    listed = [html.Dl(facts, className="facts"), html.P(found.note, className="note")]
+    listed = [html.Dl(fact_list(found.facts), className="facts"), html.P(found.note, className="note")]
     if not found.laws:
         return listed
     beyond = _table(("value", "p-value: noise reaches as far"), found.outliers) if found.outliers else html.P("None.")
@@ -246,7 +183,7 @@ class Fits:
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        self.results: RecentResults[str, tuple[Report, str]] = RecentResults(16)
+        self.results: RecentResults[str, tuple[matrix.Report, str]] = RecentResults(16)
 
     def of(self, key: str, source: str, bench: str, work: Any, *arguments: Any) -> str:
         """Fit something, or find it among the last."""
@@ -255,21 +192,45 @@ class Fits:
         return key
 
 
-def add_callbacks(app: Dash, jobs: Jobs) -> None:
-    """Let the page work."""
-    known = Fits(jobs)
-    _take_files(app, known)
-    _take_heads(app, known)
-    _show(app, known)
-
-
 def refusal(error: Exception) -> str:
     """Why something was not fitted, for the page."""
     known = isinstance(error, BulkedgeError)
     return f"Refused: {error}" if known else f"A fault of this page, {type(error).__name__}: {error}"
 
 
-def _take_files(app: Dash, known: Fits) -> None:
+def fit_upload(known: Fits, sent: str, name: str, tensor: str | None) -> tuple[Any, ...]:
+    """Fit a matrix of a file that a page sent."""
+    try:
+        data = matrix.content(sent)
+        names = choices(name, data)
+        chosen = tensor or (names[0] if names else None)
+        key = sha256(data + (chosen or "").encode()).hexdigest()
+        found = known.of(key, matrix.loading_code(name, chosen), "files", matrix.fit_file, name, data, chosen)
+    except Exception as error:  # noqa: BLE001 - shown on the page
+        if tensor:  # another tensor of the file may do
+            return None, refusal(error), no_update, no_update, no_update, ""
+        return None, refusal(error), [], None, True, ""
+    said = f"{shown(name)}" + (f", {shown(chosen)}" if chosen and len(names) > 1 else "")
+    return found, said, names, no_update if tensor else chosen, len(names) < 2, ""
+
+
+def fit_chosen(known: Fits, layer: int, head: int) -> tuple[Any, ...]:
+    """Fit a head of the embedded decoder that a page asked for."""
+    try:
+        layer, head = HEADS["layer"].check("layer", layer), HEADS["head"].check("head", head)
+        make = "from bulkedge.lab.explore.matrix import decoder_attention"
+        source = f"{make}\n\nmatrix = decoder_attention()[{layer}, {head}]"
+        found = known.of(f"head {layer} {head}", source, "decoder", matrix.fit_head, layer, head)
+    except Exception as error:  # noqa: BLE001 - shown on the page
+        return None, refusal(error), no_update
+    said = f"Layer {layer}, head {head} of the embedded decoder, on {matrix.LETTERS} letters of a book."
+    return found, said, f"layer={layer}&head={head}"
+
+
+def add_callbacks(app: Dash, jobs: Jobs) -> None:
+    """Let the page work."""
+    known = Fits(jobs)
+
     @app.callback(
         Output("matrix-fit", "data"),
         Output("matrix-status", "children"),
@@ -287,24 +248,6 @@ def _take_files(app: Dash, known: Fits) -> None:
             return no_update
         return fit_upload(known, sent, name, tensor if ctx.triggered_id == "tensor" else None)
 
-
-def fit_upload(known: Fits, sent: str, name: str, tensor: str | None) -> tuple[Any, ...]:
-    """Fit a matrix of a file that a page sent."""
-    try:
-        data = content(sent)
-        names = choices(name, data)
-        chosen = tensor or (names[0] if names else None)
-        key = sha256(data + (chosen or "").encode()).hexdigest()
-        found = known.of(key, loading_code(name, chosen), "files", fit_file, name, data, chosen)
-    except Exception as error:  # noqa: BLE001 - shown on the page
-        if tensor:  # another tensor of the file may do
-            return None, refusal(error), no_update, no_update, no_update, ""
-        return None, refusal(error), [], None, True, ""
-    said = f"{shown(name)}" + (f", {shown(chosen)}" if chosen and len(names) > 1 else "")
-    return found, said, names, no_update if tensor else chosen, len(names) < 2, ""
-
-
-def _take_heads(app: Dash, known: Fits) -> None:
     @app.callback(
         Output("matrix-fit", "data", allow_duplicate=True),
         Output("matrix-status", "children", allow_duplicate=True),
@@ -315,27 +258,8 @@ def _take_heads(app: Dash, known: Fits) -> None:
         prevent_initial_call="initial_duplicate",
     )
     def taken(clicks: int | None, layer: int, head: int) -> Any:
-        if not clicks:
-            return no_update, no_update, no_update
-        try:
-            layer, head = LAYERS.check("layer", layer), HEADS.check("head", head)
-            make = "from bulkedge.lab.explore.matrix import decoder_attention"
-            source = f"{make}\n\nmatrix = decoder_attention()[{layer}, {head}]"
-            found = known.of(f"head {layer} {head}", source, "decoder", fit_head, layer, head)
-        except Exception as error:  # noqa: BLE001 - shown on the page
-            return None, refusal(error), no_update
-        said = f"Layer {layer}, head {head} of the embedded decoder, on {LETTERS} letters of a book."
-        return found, said, f"layer={layer}&head={head}"
+        return fit_chosen(known, layer, head) if clicks else (no_update, no_update, no_update)
 
-    app.clientside_callback(
-        ClientsideFunction("explore", "training"),
-        Output("look", "data", allow_duplicate=True),
-        Input("take-head", "n_clicks"),
-        prevent_initial_call="initial_duplicate",
-    )
-
-
-def _show(app: Dash, known: Fits) -> None:
     @app.callback(
         Output("matrix-result", "children"),
         Output("matrix-downloads", "hidden"),
@@ -346,10 +270,8 @@ def _show(app: Dash, known: Fits) -> None:
         known_fit = known.results.get(key or "")
         if known_fit is None:
             return [], True
-        found, look = known_fit[0], look or {}
-        drawn = plotly(
-            found.panels, found.curves, dark=bool(look.get("dark")), narrow=bool(look.get("narrow")), meta=key or ""
-        )
+        found, page = known_fit[0], {name: bool((look or {}).get(name)) for name in ("dark", "narrow")}
+        drawn = plotly(found.panels, found.curves, meta=key or "", **page)
         graph = dcc.Graph(id="figure", figure=drawn, config={"displaylogo": False, "responsive": True})
         return [graph, *tables(found)], False
 
@@ -366,5 +288,5 @@ def _show(app: Dash, known: Fits) -> None:
             return no_update
         found, source = known_fit
         if ctx.triggered_id == "matrix-python":
-            return dcc.send_string(script(source), "bulkedge_matrix.py")
+            return dcc.send_string(matrix.script(source), "bulkedge_matrix.py")
         return dcc.send_string("\n".join(["value", *map(repr, found.values.tolist())]) + "\n", "bulkedge_matrix.csv")

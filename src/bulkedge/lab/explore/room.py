@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from abc import abstractmethod
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -23,6 +23,7 @@ import numpy as np
 
 from bulkedge.support.domains import Choice, Domain, Integers, Interval, Parameter, Parametric, parameters, shown
 from bulkedge.support.errors import DomainError
+from bulkedge.support.files import replace_file
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
@@ -30,26 +31,22 @@ if TYPE_CHECKING:
 
 
 Look = Literal["theory", "rival", "second", "simulation", "mark", "here"]
-LOOKS: dict[Look, tuple[str, str]] = {
-    "theory": ("#D55E00", "solid"),
-    "rival": ("#009E73", "dash"),
-    "second": ("#CC79A7", "dashdot"),
-    "simulation": ("#0072B2", "solid"),
-    "mark": ("#808890", "dot"),
-    "here": ("#808890", "solid"),
+# Colour of everything that rooms draw, on a light and on a dark page, and its dash: colours of Okabe and Ito and
+# lighter relatives, and no two lines alike without colour.
+LOOKS: dict[Look, tuple[str, str, str]] = {
+    "theory": ("#D55E00", "#f0a35e", "solid"),
+    "rival": ("#009E73", "#5fcea6", "dash"),
+    "second": ("#CC79A7", "#e3a6c8", "dashdot"),
+    "simulation": ("#0072B2", "#56b4e9", "solid"),
+    "mark": ("#808890", "#a0a8b1", "dot"),
+    "here": ("#808890", "#e6e8eb", "solid"),
 }
-"""Colour and dash of everything that rooms draw: colours of Okabe and Ito, and no two lines alike without colour."""
 DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
-STOPS = 100
-"""Stops of a slider, about."""
-FAR = 20
-"""Quotient of a domain's ends from which on its slider is logarithmic."""
-MOST_ADDRESS = 2000
-"""Characters of an address that are read."""
-MOST_PROBLEMS = 8
-"""Faults of an address that are told one by one."""
-SEED, SEEDS = "seed", Integers(0, 1_000_000)
-"""What addresses call the seed of the first simulation, and its domain."""
+STOPS = 100  # stops of a slider, about
+FAR = 20  # quotient of a domain's ends from which on its slider is logarithmic
+MOST_ADDRESS = 2000  # characters of an address that are read
+MOST_PROBLEMS = 8  # faults of an address that are told one by one
+SEED, SEEDS = "seed", Integers(0, 1_000_000)  # what addresses call the seed of the first simulation, and its domain
 
 
 class Panel(NamedTuple):
@@ -59,8 +56,7 @@ class Panel(NamedTuple):
     x: str
     y: str
     log: str = ""
-    click: tuple[str, str] | None = None
-    """Parameters that a click on the panel sets, along x and along y."""
+    click: tuple[str, str] | None = None  # parameters that a click on the panel sets, along x and along y
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,21 +82,16 @@ class Room(Parametric):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    shows: ClassVar[str]
-    """One sentence: what the room shows."""
-    not_claimed: ClassVar[str]
-    """One sentence: what it does not say."""
+    shows: ClassVar[str]  # one sentence: what the room shows
+    not_claimed: ClassVar[str]  # one sentence: what it does not say
+    # functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``observations``
+    code: ClassVar[Sequence[Callable[..., Any]]]
+    # parameters that move on the page without a server, and their values there; the others have their defaults
     exported: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """Parameters that move on the page without a server, and their values there; the others have their defaults."""
+    # what parameters are called beside their sliders, where their names would not do
     symbols: ClassVar[Mapping[str, str]] = {}
-    """What parameters are called beside their sliders, where their names would not do."""
 
     # -- what a room supplies ------------------------------------------------------------------------------------------
-
-    @classmethod
-    @abstractmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """Functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``observations``."""
 
     @property
     def draws(self) -> int:
@@ -129,7 +120,7 @@ class Room(Parametric):
 
     @classmethod
     def _function(cls, name: str) -> Callable[..., Any]:
-        return next(each for each in cls.code() if each.__name__ == name)
+        return next(each for each in cls.code if each.__name__ == name)
 
     def panels(self) -> tuple[Panel, ...]:
         """The axes of the figure."""
@@ -166,7 +157,7 @@ class Room(Parametric):
     def script(self, seed: int = 0) -> str:
         """A program that makes the same figure: theory, all simulations, and a file beside it."""
         values = ",\n".join(f"    {each.name}={getattr(self, each.name)!r}" for each in self.declared())
-        sources = "\n\n\n".join(short_source(each) for each in self.code())
+        sources = "\n\n\n".join(short_source(each) for each in self.code)
         return f'''"""{self.title}: {self.shows}
 
 {self.not_claimed} Made by bulkedge {__version__}.
@@ -222,17 +213,9 @@ def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 def short_source(function: Callable[..., Any]) -> str:
     """The source of a function with the first line of its docstring alone, and without types."""
-    source = dedent(inspect.getsource(function))
-    tree = ast.parse(source)
-    (body,) = tree.body
-    if not isinstance(body, ast.FunctionDef):  # pragma: no cover - rooms list functions
-        raise TypeError(f"{function} is no function")
-    lines = source.splitlines()
-    first = body.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno is not None:
-        said = str(first.value.value).splitlines()[0]
-        indent = " " * first.col_offset
-        lines[first.lineno - 1 : first.end_lineno] = [f'{indent}"""{said}"""']
+    lines = dedent(inspect.getsource(function)).splitlines()
+    told: Any = ast.parse("\n".join(lines)).body[0].body[0]  # type: ignore[attr-defined]  # the docstring
+    lines[told.lineno - 1 : told.end_lineno] = [f'{" " * told.col_offset}"""{told.value.value.splitlines()[0]}"""']
     return "\n".join(lines)
 
 
@@ -254,7 +237,7 @@ def figure(panels: Sequence[Panel], curves: Sequence[Trace]) -> Figure:
 
 
 def _draw(axis: Any, curve: Trace) -> None:
-    colour, dash = LOOKS[curve.look]
+    colour, _, dash = LOOKS[curve.look]
     look = {"color": colour, "label": curve.label}
     if curve.shape == "line":
         # no line goes through one point
@@ -272,23 +255,22 @@ def _draw(axis: Any, curve: Trace) -> None:
 
 def save(path: str | Path, panels: Sequence[Panel], curves: Sequence[Trace]) -> None:
     """Draw curves into a file."""
-    figure(panels, curves).savefig(path, dpi=200)
+    stream = io.BytesIO()
+    figure(panels, curves).savefig(stream, format=Path(path).suffix[1:] or "png", dpi=200)
+    replace_file(Path(path), stream.getvalue())
 
 
 def control_kind(domain: Domain) -> Literal["slider", "box", "buttons"]:
     """How a parameter is set."""
-    if isinstance(domain, Choice):
-        if set(domain.options) == {False, True}:
-            return "box"
-        return "buttons" if any(isinstance(each, str) for each in domain.options) else "slider"
-    return "slider"
+    options = domain.options if isinstance(domain, Choice) else ()
+    if set(options) == {False, True}:
+        return "box"
+    return "buttons" if any(isinstance(each, str) for each in options) else "slider"
 
 
 def stops(domain: Domain, value: Any) -> list[str]:
     """Where a slider stops, in its order; the value that the parameter has is one of the stops.
 
-    Examples
-    --------
     >>> stops(Interval(0, 1), 0.333)[32:36]
     ['0.32', '0.33', '0.333', '0.34']
     >>> stops(Choice((32, 64)), 64)
@@ -306,7 +288,7 @@ def stops(domain: Domain, value: Any) -> list[str]:
 
 def slider_place(texts: Sequence[str], value: Any) -> int:
     """Where a slider is that has a value."""
-    return next(number for number, text in enumerate(texts) if float(text) == float(value))
+    return [float(text) for text in texts].index(float(value))
 
 
 def _even(domain: Interval | Integers) -> Any:

@@ -1,6 +1,5 @@
 """A folder of reproduced studies: its records, ``claims.json``, and the pages made from them."""
 
-from bulkedge.lab.gallery.folder import Gallery, read
-from bulkedge.lab.gallery.record import Origin, Reproduction, sources
+from bulkedge.lab.gallery.folder import Origin, Reproduction, read, sources
 
-__all__ = ["Gallery", "Origin", "Reproduction", "read", "sources"]
+__all__ = ["Origin", "Reproduction", "read", "sources"]

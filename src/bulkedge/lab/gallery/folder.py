@@ -10,23 +10,135 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import xarray as xr
 
-from bulkedge.lab.gallery.page import claims_page, in_order, papers_page
-from bulkedge.lab.gallery.record import Reproduction
+from bulkedge.lab.studies.claims import Claim
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import remove_folder, replace_text
-from bulkedge.support.records import to_json
+from bulkedge.support.files import DRAFT, make_draft, remove_folder, replace_file, seal, to_json, unseal, write_zarr
+from bulkedge.version import __version__
+
+
+@cache
+def sources() -> str:
+    """A digest of the package's Python files: between releases, the version alone does not tell which code ran."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """All that the numbers of a study depend on: two results of the same origin are the same.
+
+    Parameters are as JSON has them, lists for tuples.
+
+    >>> from dataclasses import replace
+    >>> one = Origin("laws/bulk", {"size": 100}, seed=0, version="1.0", sources="")
+    >>> one.differences(replace(one, seed=1))
+    ['seed']
+    """
+
+    study: str
+    parameters: dict[str, Any]
+    seed: int
+    version: str
+    sources: str
+
+    def differences(self, other: Origin) -> list[str]:
+        """In which fields two origins differ."""
+        found = [key for key, value in asdict(self).items() if value != getattr(other, key)]
+        # other versions have other sources
+        return [key for key in found if key != "sources" or "version" not in found]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A study that was run, as its record tells it; its figure and its dataset are in its folder.
+
+    >>> origin = Origin("laws/bulk", {"size": 100}, seed=0, version="1.0", sources="")
+    >>> result = Reproduction(origin, "The bulk.", "bulkedge run laws/bulk", 1.0, 640, 480, claims=(), chosen={})
+    >>> result.name, result.paper
+    ('laws/bulk', 'laws')
+
+    Attributes
+    ----------
+    origin : Origin
+        Study, parameters, seed and code.
+    summary : str
+        What the study shows.
+    command : str
+        The command that runs it again.
+    seconds : float
+        How long it took.
+    width, height : int
+        Size of the figure on the page, in pixels.
+    claims : tuple of Claim
+        What it says of the paper's statements.
+    chosen : dict of str to str
+        Who chose the value of each parameter, as :meth:`bulkedge.lab.studies.base.Study.chosen` says.
+    caption : str
+        What the figure shows, and what to look at; empty in records of versions before captions.
+    """
+
+    origin: Origin
+    summary: str
+    command: str
+    seconds: float
+    width: int
+    height: int
+    claims: tuple[Claim, ...]
+    chosen: dict[str, str]
+    caption: str = ""
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.origin.study
+
+    @property
+    def paper(self) -> str:
+        """The folder that the study is in, which is the paper it is about."""
+        return self.name.split("/")[0]
+
+    @property
+    def outdated(self) -> str:
+        """What other code made it, or nothing if it was this."""
+        if self.origin.version != __version__:
+            return f"version {self.origin.version}"
+        return f"other sources of version {__version__}" if self.origin.sources != sources() else ""
+
+    def record(self) -> dict[str, Any]:
+        """All of it, for ``record.json``."""
+        claims = [claim.record() for claim in self.claims]
+        names = ("summary", "command", "seconds", "width", "height", "chosen", "caption")
+        own = {key: getattr(self, key) for key in names}
+        return asdict(self.origin) | own | {"claims": claims}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Self:
+        """Read what :meth:`record` wrote; KeyError, TypeError and ValueError tell of one that was not."""
+        claims = tuple(Claim.from_record(each) for each in record["claims"])
+        names = "study", "version", "sources", "summary", "command"
+        study, version, code, summary, command = (str(record[key]) for key in names)
+        origin = Origin(study, dict(record["parameters"]), int(record["seed"]), version, code)
+        seconds, width, height = float(record["seconds"]), int(record["width"]), int(record["height"])
+        chosen = {name: str(record["chosen"][name]) for name in origin.parameters}
+        caption = str(record.get("caption", ""))
+        return cls(origin, summary, command, seconds, width, height, claims, chosen, caption)
+
+    def shown_claims(self) -> list[dict[str, Any]]:
+        """The claims as ``claims.json`` has them, each with what made it."""
+        made_by = {"study": self.name, "seed": self.origin.seed, "version": self.origin.version}
+        return [claim.record() | made_by for claim in self.claims]
+
 
 RECORD, IMAGE, DOCUMENT, DATA = "record.json", "figure.png", "figure.pdf", "data.zarr"
-SCAN = "scan.html"
-"""The page of ``bulkedge scan``, which the gallery's page links where it lies in the folder."""
-DRAFT = ".bulkedge-draft"
-"""How the names of folders end that are still being written."""
 
 
 @dataclass
@@ -39,18 +151,7 @@ class Gallery:
 
     @classmethod
     def opened(cls, root: Path) -> Self:
-        """Read the records of a folder, after finishing or removing what a stopped process left in it.
-
-        Parameters
-        ----------
-        root : Path
-            The folder of the gallery, locked by the caller; it may be empty.
-
-        Returns
-        -------
-        Gallery
-            ``results`` has the studies that are whole, ``damaged`` the reasons why others are not.
-        """
+        """Read the records of a folder, after finishing or removing what a stopped process left in it."""
         gallery = cls(root)
         _tidy(root)
         for folder in _folders(root):
@@ -61,53 +162,19 @@ class Gallery:
                 gallery.damaged[name] = str(error)
         return gallery
 
-    def add(self, result: Reproduction, data: xr.Dataset, image: bytes, document: bytes) -> Reproduction:
-        """Write a result, in place of what was there of the same study, and the page.
-
-        Parameters
-        ----------
-        result : Reproduction
-            What to write of the run; its digest is computed here.
-        data : xarray.Dataset
-            The dataset of the study.
-        image : bytes
-            Its figure as PNG.
-        document : bytes
-            Its figure as PDF.
-
-        Returns
-        -------
-        Reproduction
-            The result, with the digest of its files.
-        """
+    def add(self, result: Reproduction, data: xr.Dataset, image: bytes, document: bytes) -> None:
+        """Write a result, in place of what was there of the same study."""
         folder = self.root / result.name
-        draft = folder.with_name(f".{folder.name}{DRAFT}")
-        remove_folder(draft)
-        draft.mkdir(parents=True)
-        (draft / IMAGE).write_bytes(image)
-        (draft / DOCUMENT).write_bytes(document)
-        # Zarr has a type for strings, but not for NumPy's strings of fixed length
-        labels = {name: each.astype(object) for name, each in data.coords.items() if each.dtype.kind == "U"}
-        data.assign_coords(labels).to_zarr(draft / DATA, mode="w", zarr_format=3, consolidated=False)
-        complete = replace(result, digest=_digest(draft))
+        draft = make_draft(folder)
+        replace_file(draft / IMAGE, image)
+        replace_file(draft / DOCUMENT, document)
+        write_zarr(data, draft / DATA)
         # the record comes last, in one step: a draft that has one is complete
-        replace_text(draft / RECORD, to_json(complete.record(), indent=1, exact=True))
+        record = json.loads(to_json(result.record(), exact=True))
+        seal(draft, RECORD, record | {"files": [IMAGE, DOCUMENT, DATA]})
         _put(draft, folder)
         self.damaged.pop(result.name, None)
-        self.results[result.name] = complete
-        self.write_page()
-        return complete
-
-    def write_page(self) -> None:
-        """Write ``claims.json``, ``index.html`` and ``papers.html`` for all results, paper by paper."""
-        results = in_order(self.results.values())
-        if not results:
-            return
-        claims = [claim for each in results for claim in each.shown_claims()]
-        replace_text(self.root / "claims.json", to_json(claims, indent=1))
-        replace_text(self.root / "papers.html", papers_page(results))
-        scan = SCAN if (self.root / SCAN).is_file() else ""
-        replace_text(self.root / "index.html", claims_page(results, scan=scan))
+        self.results[result.name] = result
 
 
 def read(folder: Path, name: str) -> Reproduction:
@@ -129,29 +196,19 @@ def read(folder: Path, name: str) -> Reproduction:
     ------
     StoreError
         If the record is not there or not readable, is another study's, or other files than its own lie beside it.
+
+    Examples
+    --------
+    >>> read(Path("out/reproduced"), "laws/bulk")                      # doctest: +SKIP
     """
+    record = unseal(folder, RECORD)
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         result = Reproduction.from_record(record)
-        intact = _digest(folder) == result.digest
-    except FileNotFoundError as error:
-        raise StoreError(f"{Path(error.filename).name} is missing") from error
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{RECORD} is not readable: {type(error).__name__}: {error}") from error
     if result.name != name:
         raise StoreError(f"{RECORD} is that of {result.name}")
-    if not intact:
-        raise StoreError("its files are not those that were written")
     return result
-
-
-def _digest(folder: Path) -> str:
-    """SHA-256 of the files that were written for a study, names and contents; others may lie beside them."""
-    digest = hashlib.sha256()
-    inside = sorted(path for path in (folder / DATA).rglob("*") if path.is_file())
-    for path in (folder / IMAGE, folder / DOCUMENT, *inside):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _folders(root: Path) -> list[Path]:
@@ -161,10 +218,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _put(draft: Path, folder: Path) -> None:
-    """Let a complete draft take the place of a folder; files that others laid into that folder move along.
-
-    If the process ends in here, the draft is still complete, and :func:`_tidy` does the same again.
-    """
+    """Let a complete draft take the place of a folder; files that others laid into that folder move along."""
     if folder.exists():
         for path in folder.iterdir():
             if path.name not in (RECORD, IMAGE, DOCUMENT, DATA):

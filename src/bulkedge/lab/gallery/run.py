@@ -17,23 +17,21 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xarray as xr
 
-from bulkedge.lab.gallery import Gallery, Origin, Reproduction, sources
+from bulkedge.lab.gallery.folder import Gallery, Origin, Reproduction, sources
+from bulkedge.lab.gallery.page import write_pages
 from bulkedge.lab.studies.base import Study
-from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local_processes, stop
 from bulkedge.support.domains import Integers, parameters
 from bulkedge.support.errors import BulkedgeError
-from bulkedge.support.files import lock_folder
-from bulkedge.support.records import to_json
-from bulkedge.support.threads import one_thread
+from bulkedge.support.files import lock_folder, to_json
+from bulkedge.support.threads import SerialExecutor, available_cores, local_processes, one_thread, stop
 from bulkedge.version import __version__
 
 DPI = 200
-PIXELS_PER_INCH = 115
-"""On the page."""
+PIXELS_PER_INCH = 115  # on the page
 SEEDS, WORKERS = Integers(0, 2**63 - 1), Integers(1, 10_000)
 
 
@@ -54,8 +52,8 @@ class StudyStep:
     at_once: int = 1
 
 
-class Watcher(Protocol):
-    """Is told how a run goes."""
+class Watcher:
+    """Is told how a run goes; this one does not pass it on."""
 
     def complain(self, sentence: str) -> None:
         """Something in the folder is damaged, or a study warned."""
@@ -70,32 +68,8 @@ class Watcher(Protocol):
         """A study raised; the run goes on with the others."""
 
 
-class Silent:
-    """Does not pass it on."""
-
-    def complain(self, sentence: str) -> None:
-        """Nothing."""
-
-    def begin(self, step: StudyStep) -> None:
-        """Nothing."""
-
-    def finish(self, step: StudyStep, result: Reproduction) -> None:
-        """Nothing."""
-
-    def fail(self, step: StudyStep, error: Exception) -> None:
-        """Nothing."""
-
-
 class ReproductionError(BulkedgeError):
-    """Some studies raised; the others were run, and are in the folder.
-
-    Attributes
-    ----------
-    errors : dict of str to Exception
-        What each of them raised, by name.
-    results : list of Reproduction
-        The results of the others, in the order in which they were asked for.
-    """
+    """Some studies raised; the others were run, and are in the folder."""
 
     def __init__(self, errors: dict[str, Exception], results: list[Reproduction]) -> None:
         self.errors, self.results = errors, results
@@ -117,11 +91,11 @@ def reproduce(  # noqa: PLR0913  # three of them by name
     width = available_cores() if workers is None else WORKERS.check("workers", workers)
     root = Path(folder)
     with lock_folder(root):
-        run = _Run(Gallery.opened(root), list(studies), seed, again, width, watcher or Silent())
+        run = _Run(Gallery.opened(root), list(studies), seed, again, width, watcher or Watcher())
         try:
             return run.all()
         finally:
-            run.gallery.write_page()
+            run.write_pages()
 
 
 @dataclass(frozen=True)
@@ -147,8 +121,11 @@ def _finished(study: Study, seed: int) -> _Finished:
     seconds = time.perf_counter() - start
     width, height = (round(PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
     origin, command = origin_of(study, seed), command_for(study, seed)
-    result = Reproduction(origin, study.summary(), command, seconds, width, height, claims, study.chosen())
-    warned = tuple(dict.fromkeys(f"{each.category.__name__}: {each.message}" for each in caught))
+    result = Reproduction(
+        origin, study.summary(), command, seconds, width, height, claims, study.chosen(), study.caption
+    )
+    beyond = [f"RegimeWarning: {each}" for each in data.attrs.get("warnings", "").splitlines()]
+    warned = tuple(dict.fromkeys([*beyond, *(f"{each.category.__name__}: {each.message}" for each in caught)]))
     return _Finished(result, data, image.getvalue(), document.getvalue(), warned)
 
 
@@ -175,7 +152,7 @@ class _Run:
         for name, reason in sorted(self.gallery.damaged.items()):
             remedy = "it is run again" if name in wanted else "it is left out of the page until it is run again"
             self.watcher.complain(f"{name} in {self.gallery.root} is damaged ({reason}): {remedy}")
-        kept = {index: found for index in range(len(self.studies)) if (found := self._kept(index)) is not None}
+        kept = {index: found for index in range(len(self.studies)) if (found := self._stored_result(index)) is not None}
         self.todo.extend(index for index in range(len(self.studies)) if index not in kept)
         for index, result in kept.items():
             self._done(index, result, kept=True)
@@ -184,6 +161,10 @@ class _Run:
         if self.errors:
             raise ReproductionError(self.errors, results) from next(iter(self.errors.values()))
         return results
+
+    def write_pages(self) -> None:
+        """Write the pages of all that the folder holds now."""
+        write_pages(self.gallery.root, self.gallery.results.values())
 
     def _run(self, width: int) -> None:
         """Keep so many processes busy until nothing is left to do."""
@@ -221,8 +202,9 @@ class _Run:
             self.watcher.complain(f"{study.name()} warned: {sentence}")
         self.spent, self.ran = self.spent + found.result.seconds, self.ran + 1
         replaces = self._replaces(index)
-        result = self.gallery.add(found.result, found.data, found.image, found.document)
-        self._done(index, result, replaces=replaces)
+        self.gallery.add(found.result, found.data, found.image, found.document)
+        self.write_pages()
+        self._done(index, found.result, replaces=replaces)
 
     def _done(self, index: int, result: Reproduction, **what: Any) -> None:
         self.results[index] = result
@@ -234,7 +216,7 @@ class _Run:
         what.setdefault("replaces", () if what.get("kept") else self._replaces(index))
         at_once = max(len(self.flying) + ahead, 1)
         return StudyStep(
-            done + ahead, len(self.studies), self.studies[index].name(), self._left(), at_once=at_once, **what
+            done + ahead, len(self.studies), self.studies[index].name(), self._seconds_left(), at_once=at_once, **what
         )
 
     def _replaces(self, index: int) -> tuple[str, ...]:
@@ -243,7 +225,7 @@ class _Run:
         earlier = self.gallery.results.get(study.name())
         return tuple(earlier.origin.differences(origin_of(study, self.seed))) if earlier else ()
 
-    def _kept(self, index: int) -> Reproduction | None:
+    def _stored_result(self, index: int) -> Reproduction | None:
         """The result that stands for the study, if there is one."""
         study = self.studies[index]
         found = None if self.again else self.gallery.results.get(study.name())
@@ -257,11 +239,8 @@ class _Run:
             return before.seconds
         return self.spent / self.ran if self.ran else None
 
-    def _left(self) -> float | None:
-        """Seconds until all is done: the work shared among the processes, and no less than the longest study.
-
-        None if it cannot be told.
-        """
+    def _seconds_left(self) -> float | None:
+        """Seconds until all is done: the work shared among the processes, and no less than the longest study."""
         begun = dict(self.flying.values())
         times = []
         for index in [*begun, *self.todo]:
@@ -290,8 +269,6 @@ def command_for(study: Study, seed: int) -> str:
 def as_option(value: Any) -> str:
     """A parameter as the command line reads it: members separated by commas, tuples of tuples by semicolons.
 
-    Examples
-    --------
     >>> as_option(((1, 2), (3, 4))), as_option((0.5, 1.0)), as_option("causal")
     ('1,2;3,4', '0.5,1.0', 'causal')
     """

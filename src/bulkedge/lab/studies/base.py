@@ -10,7 +10,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import MISSING
 from functools import cache
 from importlib import import_module, metadata
@@ -24,24 +26,39 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import bulkedge.lab.studies as package
-from bulkedge.lab.studies.claims import Claim
+from bulkedge.lab.studies.claims import NO_NUMBER, Claim, Relation, average, difference, follows, share, sign
 from bulkedge.plots.style import marks, styled
+from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Parametric, parameters
-from bulkedge.support.errors import DomainError
+from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.estimates import Estimate
+from bulkedge.support.progress import track
 from bulkedge.version import __version__
 
+# what studies are written with, in one place
+__all__ = ["NO_NUMBER", "Claim", "Claims", "Estimate", "Real", "Relation", "Study", "average", "dataset", "difference",
+           "find", "follows", "mean_marks", "ready", "share", "sign", "standard_error", "studies",
+           "to_install", "track"]  # fmt: skip
+
 Preset = Literal["quick", "paper"]
+Claims = Iterator[Claim]
 
 
 class Study(Parametric, ABC):
     """A named experiment.
 
     One that needs an optional package names it in ``requires``, as its module is called, and imports it when it runs.
-    ``small`` has the parameters with which a test runs it in about a second.
+    ``small`` has the parameters with which a test runs it in about a second. ``caption`` stands under the figure,
+    in two sentences: what is drawn, and what to look at.
     """
 
     requires: ClassVar[tuple[str, ...]] = ()
     small: ClassVar[dict[str, Any]] = {}
+    caption: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.caption = " ".join(cls.caption.split())
 
     @abstractmethod
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -58,7 +75,21 @@ class Study(Parametric, ABC):
             What the claims and the figure are made from.
         """
 
-    @abstractmethod
+    def statements(self, data: xr.Dataset) -> Iterator[Claim]:
+        """What a study implements for :meth:`claims`: one claim after the other.
+
+        Parameters
+        ----------
+        data : xarray.Dataset
+            What :meth:`run` returned, for a study of these parameters.
+
+        Returns
+        -------
+        iterator of Claim
+            Each with the number that is predicted, the measured one with its error, and what a rival predicts.
+        """
+        raise NotImplementedError(f"{self.name()} has no claims")
+
     def claims(self, data: xr.Dataset) -> list[Claim]:
         """What the dataset says of the paper's statements.
 
@@ -70,8 +101,9 @@ class Study(Parametric, ABC):
         Returns
         -------
         list of Claim
-            Each with the number that is predicted, the measured one with its error, and what a rival predicts.
+            All that :meth:`statements` yields.
         """
+        return list(self.statements(data))
 
     @classmethod
     def preset(cls, which: Preset = "quick", /, **changes: Any) -> Self:
@@ -163,11 +195,18 @@ class Study(Parametric, ABC):
         -------
         xarray.Dataset
             That of :meth:`run`, with the attributes ``study``, ``parameters`` (as JSON), ``seed`` and ``bulkedge`` (the
-            version).
+            version), and ``warnings`` where a study goes beyond what a law is good for.
         """
-        data = self.run(np.random.default_rng(seed))
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", RegimeWarning)
+            data = self.run(np.random.default_rng(seed))
+        beyond = [str(each.message) for each in heard if issubclass(each.category, RegimeWarning)]
+        for each in heard:
+            if not issubclass(each.category, RegimeWarning):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
-        return data.assign_attrs(made_by | {"bulkedge": __version__})
+        told = {"warnings": "\n".join(dict.fromkeys(beyond))} if beyond else {}
+        return data.assign_attrs(made_by | {"bulkedge": __version__} | told)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Draw a dataset; a study that is only swept over needs no figure.
@@ -203,7 +242,18 @@ class Study(Parametric, ABC):
 
 @cache
 def studies() -> dict[str, type[Study]]:
-    """Every study of the package, by its name."""
+    """Every study of the package, by its name.
+
+    Returns
+    -------
+    dict of str to type
+        Classes of studies by their names.
+
+    Examples
+    --------
+    >>> sorted(studies())[:2]
+    ['equivalence/breakdown', 'equivalence/bulk']
+    """
     found = {}
     for folder in iter_modules(package.__path__, package.__name__ + "."):
         if not folder.ispkg:
@@ -218,8 +268,6 @@ def studies() -> dict[str, type[Study]]:
 def find(name: str) -> list[type[Study]]:
     """The study of that name, or all studies of the paper of that name, or all.
 
-    Examples
-    --------
     >>> [study.name() for study in find("laws")]
     ['laws/bulk', 'laws/edge', 'laws/transition']
     """
@@ -260,6 +308,14 @@ def ready(name: str) -> tuple[list[type[Study]], list[str]]:
     if not chosen:
         raise DomainError("; ".join(sentences))
     return chosen, sentences
+
+
+def dataset(*, coords: Any = None, attrs: Any = None, **variables: Any) -> xr.Dataset:
+    """Named variables: each a number, or dimensions and values, and then what it is, in words."""
+    for name, each in variables.items():
+        if isinstance(each, tuple) and len(each) == 3 and isinstance(each[2], str):
+            variables[name] = (*each[:2], {"long_name": each[2]})
+    return xr.Dataset(variables, coords, attrs)
 
 
 def standard_error(values: xr.DataArray) -> xr.DataArray:

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from difflib import get_close_matches
 from itertools import product
 from typing import Any
@@ -27,8 +27,7 @@ from bulkedge.version import __version__
 
 REPETITION = "repetition"
 MOST_VALUES = 100_000
-FORMAT = 2
-"""Of the store: 1 had no checksums, and its axes had no order."""
+FORMAT = 2  # of the store: 1 had no checksums, and its axes had no order
 CellIndex = tuple[int, ...]
 
 
@@ -48,6 +47,10 @@ class Cell:
 
 class Sweep:
     """A grid of studies.
+
+    >>> from bulkedge.lab.studies.laws.edge import LawsEdge
+    >>> Sweep(LawsEdge(), {"size": (100, 200)}, repetitions=3).shape
+    (2, 3)
 
     Parameters
     ----------
@@ -138,13 +141,10 @@ class Sweep:
             The study's changed parameters there, and a random stream that depends on them and not on the place.
         """
         changes = {name: values[k] for (name, values), k in zip(self.axes.items(), index[:-1], strict=True)}
-        return Cell(index, self.study, changes, self._stream(changes, index[-1]))
-
-    def _stream(self, changes: dict[str, Any], repetition: int) -> np.random.SeedSequence:
-        """The random stream of a cell: from the root seed and what the cell *is*, not from its place or who runs it."""
-        label = json.dumps([self.study.name(), sorted(changes.items()), repetition])
+        label = json.dumps([self.study.name(), sorted(changes.items()), index[-1]])
         words = np.frombuffer(hashlib.sha256(label.encode()).digest(), dtype="<u4")
-        return np.random.SeedSequence(self.seed, spawn_key=tuple(words.tolist()))
+        stream = np.random.SeedSequence(self.seed, spawn_key=tuple(words.tolist()))
+        return Cell(index, self.study, changes, stream)
 
 
 def _domain(study: type[Study], name: str) -> Domain:
@@ -202,7 +202,7 @@ def parse_axis(study: type[Study], name: str, text: str) -> tuple[Any, ...]:
     try:
         first, last, step = (Decimal(part) for part in text.split(":"))
         count = math.floor((last - first) / step) + 1  # not int(), which calls a step in the wrong direction none
-    except (ValueError, ArithmeticError, InvalidOperation):
+    except (ValueError, ArithmeticError):
         raise DomainError(f"{name}={text}: a range is first:last:step with a step that is not zero") from None
     if not 1 <= count <= MOST_VALUES:
         raise DomainError(

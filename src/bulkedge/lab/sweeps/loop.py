@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bulkedge.lab.sweeps.executors import SerialExecutor, available_cores, local_processes, stop, within
 from bulkedge.lab.sweeps.grid import Cell, CellIndex, Sweep
 from bulkedge.lab.sweeps.read import DONE, FAILED, PENDING
 from bulkedge.lab.sweeps.store import Store, Values, open_store
 from bulkedge.support.domains import Interval
 from bulkedge.support.errors import StoreError
 from bulkedge.support.progress import listen, tell
-from bulkedge.support.threads import one_thread
+from bulkedge.support.threads import SerialExecutor, available_cores, local_processes, one_thread, stop, within
 
-BATCH_SECONDS, LARGEST_BATCH = 0.1, 256
-"""Quick cells travel together, for about this long."""
-FLUSH_SECONDS = 0.5
-"""Results wait at most this long to be written."""
-LARGEST_WHOLE = 2**53
-"""Up to here, floats have all whole numbers."""
+BATCH_SECONDS, LARGEST_BATCH = 0.1, 256  # quick cells travel together, for about this long
+FLUSH_SECONDS = 0.5  # results wait at most this long to be written
+LARGEST_WHOLE = 2**53  # up to here, floats have all whole numbers
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,7 @@ def run(  # noqa: PLR0913  # four of them by name
 
 
 def _width_of(executor: Executor) -> int:
-    if isinstance(executor, SerialExecutor):
-        return 1
-    return int(getattr(executor, "_max_workers", available_cores()))
+    return 1 if isinstance(executor, SerialExecutor) else int(getattr(executor, "_max_workers", available_cores()))
 
 
 @dataclass
@@ -150,10 +147,13 @@ class _Loop:
     stored: int = 0
     pace: float = BATCH_SECONDS
     flushed: float = field(default_factory=time.monotonic)
+    diaries: TemporaryDirectory[str] | None = None
 
     def run(self) -> None:
         """Until all is done; what is finished is stored, whatever happens."""
         try:
+            if isinstance(self.executor, ProcessPoolExecutor):
+                self.diaries = TemporaryDirectory(ignore_cleanup_errors=True)
             tell("cells", 0, self.total)
             while self._submit() or self.flying:
                 self._collect()
@@ -167,6 +167,8 @@ class _Loop:
             finally:
                 if busy and isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
                     stop(self.executor, wait=False)
+                if self.diaries:
+                    self.diaries.cleanup()
 
     def _submit(self) -> bool:
         """Fill up to two batches a worker; whether anything was submitted."""
@@ -184,30 +186,45 @@ class _Loop:
 
     def _send(self, cells: list[Cell]) -> Future[list[Result]]:
         try:
-            return self.executor.submit(run_cells, cells, self.timeout)
+            return self.executor.submit(run_cells, cells, self.timeout, self._diary(cells))
         except BrokenExecutor:
             raise
         except Exception as error:
             raise BrokenExecutor(f"the executor takes no cells: {type(error).__name__}: {error}") from error
 
+    def _diary(self, cells: list[Cell]) -> Path | None:
+        """Where a process of this machine writes down the cells of a batch that it has finished, for when it dies."""
+        if self.diaries is None or len(cells) < 2:
+            return None
+        return Path(self.diaries.name) / "-".join(map(str, cells[0].index))
+
     def _collect(self) -> None:
         landed, _ = wait(self.flying, timeout=FLUSH_SECONDS, return_when=FIRST_COMPLETED)
         for future in landed:
-            cells = self.flying.pop(future)
+            cells = self.flying[future]
             if future.cancelled():  # not by us: a Dask client does so when it loses its scheduler
                 raise BrokenExecutor("the executor gave up its cells: it was shut down, or lost its scheduler")
             error = future.exception()
             if isinstance(error, BrokenExecutor):
                 raise error
-            results = _all_failed(cells, error) if error else future.result()
+            del self.flying[future]
+            if error:
+                results = [Result(each.index, None, _failure(each, error), BATCH_SECONDS) for each in cells]
+            else:
+                results = future.result()
             self.finished.extend(results)
             self.pace = 0.7 * self.pace + 0.3 * max(sum(each.seconds for each in results) / len(results), 1e-6)
 
     def _salvage(self) -> None:
-        """Take what landed beside a batch that broke the executor: nobody has looked at it yet."""
-        for future in self.flying:
+        """Take what landed beside a batch that broke the executor, and what was finished of batches that did not."""
+        for future, cells in self.flying.items():
+            diary = self._diary(cells)
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.finished.extend(future.result())
+            elif diary and diary.exists():
+                with diary.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
+                    while True:
+                        self.finished.append(pickle.load(file))  # noqa: S301  # a folder of this process alone
 
     def _flush(self) -> None:
         """Store what is finished; if that fails it is kept, to be tried once more at the end."""
@@ -228,13 +245,16 @@ class _Loop:
         tell("cells", self.stored, self.total)
 
 
-def run_cells(cells: Sequence[Cell], timeout: float | None = None) -> list[Result]:
-    """Run cells one after another, with one thread for BLAS.
-
-    So workers do not compete for cores, and the rounding of a cell does not depend on the number of threads.
-    """
+def run_cells(cells: Sequence[Cell], timeout: float | None = None, diary: Path | None = None) -> list[Result]:
+    """Run cells one after another with one thread: rounding does not depend on threads, nor do workers compete."""
     with listen(lambda _: None):  # a study's own count of its steps is not that of the cells
-        return [_run_cell(cell, timeout) for cell in cells]
+        results = []
+        for cell in cells:
+            results.append(_run_cell(cell, timeout))
+            if diary:
+                with diary.open("ab") as file:
+                    pickle.dump(results[-1], file)
+        return results
 
 
 @cache
@@ -288,7 +308,3 @@ def _failure(cell: Cell, error: BaseException) -> dict[str, Any]:
         "error": f"{type(error).__name__}: {error}",
         "traceback": "".join(traceback.format_exception(error)),
     }
-
-
-def _all_failed(cells: Sequence[Cell], error: BaseException) -> list[Result]:
-    return [Result(cell.index, None, _failure(cell, error), BATCH_SECONDS) for cell in cells]

@@ -1,15 +1,23 @@
 """The results of a sweep, read: verified, labelled, and with no number of a cell that is not done.
 
-To verify a store, every cell that is done is read and compared with its checksum.
+To verify a store, every cell that is done is read and compared with its checksum. That is taken of who a cell is and of
+the numbers that are *read* in its place, so that it notices a flipped bit, a file that is gone (which reads as nan) and
+a file of another cell or sweep. Arrays of cells share one shape, the rest of which is nan; the checksum is therefore
+that of the smallest block, from the origin on, that holds every number, and stays the same when the shape grows.
+
+>>> small, large = np.array([1.0, 2.0]), np.array([1.0, 2.0, np.nan, np.nan])
+>>> cell_checksum(b"who", {"x": (("k",), small)}) == cell_checksum(b"who", {"x": (("k",), large)})
+True
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -20,49 +28,27 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
-from zarr.errors import BaseZarrError, ZarrUserWarning
+from zarr.errors import ZarrUserWarning
 
-from bulkedge.lab.sweeps.files import (
-    FAILURES,
-    MANIFEST,
-    RESULTS,
-    cell_checksum,
-    cell_identity,
-    description_checksum,
-    identity,
-)
 from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, CellIndex
 from bulkedge.support.errors import StoreError
 
-LOOKS, LOOK_SECONDS = 3, 0.2
-"""A sweep that is running may move files while they are read: what looks damaged is looked at again."""
+RESULTS, FAILURES, MANIFEST = "results.zarr", "failures.json", "zarr.json"
+NO_CHECKSUM = 0  # what stands where no cell was written yet
+LOOKS, LOOK_SECONDS = 3, 0.2  # a running sweep may move files while they are read: what looks damaged is read again
 PENDING, DONE, FAILED = 0, 1, 2
-RECORDS = ("status", "checksum")
-"""Arrays that say what is known of each cell."""
-CHECKED_BY = "bulkedge_checksum"
-"""The attribute that has the checksum of an array's dimensions, attributes and labels."""
-BLOCK = 2**22
-"""Numbers that are read at a time."""
-UNREADABLE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    EOFError,
-    BaseZarrError,
-)
-"""What Zarr and its codecs raise on files that are not what they wrote. Errors of the system are not among them."""
+RECORDS = ("status", "checksum")  # arrays that say what is known of each cell
+CHECKED_BY = "bulkedge_checksum"  # the attribute that has the checksum of an array's dimensions, attributes and labels
+BLOCK = 2**22  # numbers that are read at a time
+# what Zarr, whose own errors are ValueErrors, and its codecs raise on files that are not what they wrote; errors of the
+# system are not among them
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError)
 CellVariables = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found: cells that are not what was written, cells that have numbers and are not done, and labels.
-
-    Labels of inner dimensions count from the first cell that is done; before that, they may be half-written.
-    """
+    """What was found: cells that are not what was written, cells that have numbers and are not done, and labels."""
 
     damaged: tuple[CellIndex, ...]
     unfinished: tuple[CellIndex, ...]
@@ -89,16 +75,18 @@ def open_sweep(folder: str | Path, *, verify: bool = True) -> xr.Dataset:
     ------
     StoreError
         If there is no sweep, or it cannot be read, or cells do not match their checksums.
+
+    Examples
+    --------
+    >>> open_sweep("out/sweep")                                        # doctest: +SKIP
     """
     path = Path(folder)
-    for look in range(LOOKS):
-        try:
-            return _open_dataset(path, verify=verify)
-        except (StoreError, FileNotFoundError):
-            if look == LOOKS - 1 or not (path / RESULTS).exists():
-                raise
+    for _ in range(LOOKS - 1):
+        if (path / RESULTS).exists():
+            with suppress(StoreError, FileNotFoundError):
+                return _open_dataset(path, verify=verify)
             time.sleep(LOOK_SECONDS)
-    raise AssertionError
+    return _open_dataset(path, verify=verify)
 
 
 def failures(folder: str | Path) -> dict[str, Any]:
@@ -118,6 +106,10 @@ def failures(folder: str | Path) -> dict[str, Any]:
     ------
     StoreError
         If the record of failures cannot be read.
+
+    Examples
+    --------
+    >>> failures("out/sweep")                                          # doctest: +SKIP
     """
     path = Path(folder) / FAILURES
     try:
@@ -155,17 +147,13 @@ def _open_dataset(path: Path, *, verify: bool) -> xr.Dataset:
 
 def _mask_unfinished(data: xr.Dataset) -> xr.Dataset:
     """Without the numbers that a killed process left in cells that it did not finish."""
-    done = data["status"] == DONE
-    names = [name for name in data.data_vars if name != "status"]
-    return data.assign({name: data[name].copy(data=_finished(data[name], done.values)) for name in names})
-
-
-def _finished(variable: xr.DataArray, done: NDArray[np.bool_]) -> NDArray[Any]:
-    """The numbers of the cells that are done; what is left of the others may not even be readable."""
-    values = np.full(variable.shape, np.nan)
-    for index in np.argwhere(done):
-        values[tuple(index)] = variable[tuple(index)].values
-    return values
+    done = data["status"].values == DONE
+    for name in [name for name in data.data_vars if name != "status"]:
+        values = np.full(data[name].shape, np.nan)
+        for index in map(tuple, np.argwhere(done)):  # what is left of the others may not even be readable
+            values[index] = data[name][index].values
+        data = data.assign({name: data[name].copy(data=values)})
+    return data
 
 
 def _cell_names(data: xr.Dataset, cells: tuple[tuple[int, ...], ...]) -> str:
@@ -212,19 +200,16 @@ def _array(node: Any) -> Any:
     return node
 
 
-def axes_of(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The labels of the grid that a manifest describes."""
-    return dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
-
-
 def audit_store(folder: Path, group: zarr.Group, failures: Mapping[str, Any], *, complete: bool = True) -> Audit:
     """Compare a store with its manifest and its checksums; nothing is written."""
     manifest: Any = group.attrs["sweep"]
-    axes = axes_of(manifest)
+    axes = dict(manifest["axes"]) | {REPETITION: list(range(manifest["repetitions"]))}
     shape = tuple(len(values) for values in axes.values())
+    # where no cell was written: PENDING and NO_CHECKSUM are zero
+    nothing = np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=bool)
     # status before checksums before values: the reverse of the order in which a running sweep writes them
     (status, unread_status), (checksums, unread) = (
-        _record(_array(group[name]), shape) if complete or name in group else _no_record(shape) for name in RECORDS
+        _record(_array(group[name]), shape) if complete or name in group else nothing for name in RECORDS
     )
     arrays = arrays_of(folder, group)
     if complete and (missing := sorted(axes.keys() - arrays.keys())):
@@ -249,11 +234,6 @@ def _places(mask: NDArray[np.bool_]) -> tuple[CellIndex, ...]:
     return tuple(tuple(map(int, index)) for index in np.argwhere(mask))
 
 
-def _no_record(shape: CellIndex) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """As if no cell had been written: PENDING and NO_CHECKSUM are zero."""
-    return np.zeros(shape, dtype=np.uint64), np.zeros(shape, dtype=bool)
-
-
 def _record(array: Any, shape: CellIndex) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Status or checksums, and which of them cannot be read."""
     if array.shape != shape:
@@ -273,9 +253,8 @@ def _record(array: Any, shape: CellIndex) -> tuple[NDArray[Any], NDArray[np.bool
 
 def _on_record(failures: Mapping[str, Any], shape: CellIndex) -> NDArray[np.bool_]:
     there = np.zeros(shape, dtype=bool)
-    known = {str(list(index)): index for index in np.ndindex(*shape)} if failures else {}
-    for key in failures.keys() & known.keys():
-        there[known[key]] = True
+    for index in np.ndindex(*shape) if failures else ():
+        there[index] = str(list(index)) in failures
     return there
 
 
@@ -359,3 +338,49 @@ def _read(variables: dict[str, Any], place: CellIndex) -> dict[str, NDArray[Any]
         return {name: np.asarray(array[place], dtype=float) for name, array in variables.items()}
     except UNREADABLE:
         return None
+
+
+# -- checksums ---------------------------------------------------------------------------------------------------------
+
+
+def identity(manifest: Mapping[str, Any]) -> bytes:
+    """What tells a sweep from all others, as bytes."""
+    return hashlib.sha256(_text(manifest)).digest()
+
+
+def cell_identity(sweep: bytes, index: Iterable[int]) -> bytes:
+    """What tells a cell of that sweep from all others."""
+    return sweep + repr(tuple(int(k) for k in index)).encode()
+
+
+def cell_checksum(
+    who: bytes, variables: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]], labelled: Collection[str] = ()
+) -> int:
+    """The checksum of a cell, between 1 and 2**64 - 1."""
+    digest = hashlib.blake2b(who, digest_size=8)
+    for name in sorted(variables):
+        dims, array = variables[name]
+        block = _filled_block(np.asarray(array, dtype="<f8"))
+        if block.size:
+            digest.update(f"{name}{dims}{[dim in labelled for dim in dims]}{block.shape}".encode())
+            digest.update(np.where(np.isnan(block), np.nan, block).astype("<f8").tobytes())
+    return int.from_bytes(digest.digest(), "little") or 1
+
+
+def description_checksum(name: str, kind: str, dims: Iterable[str], attributes: Mapping[str, Any]) -> str:
+    """The checksum of what stands beside the numbers of an array: its name, their kind, dimensions and attributes."""
+    return hashlib.blake2b(_text([name, kind, list(dims), dict(attributes)]), digest_size=8).hexdigest()
+
+
+def _filled_block(array: NDArray[Any]) -> NDArray[Any]:
+    """The smallest block from the origin on that holds all that is not nan; a single number that is nan is no block."""
+    there = ~np.isnan(array)
+    if not there.any():
+        return array.reshape(-1)[:0]
+    axes = range(array.ndim)
+    along = (there.any(axis=tuple(other for other in axes if other != axis)) for axis in axes)
+    return array[tuple(slice(int(np.nonzero(each)[0].max()) + 1) for each in along)]
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

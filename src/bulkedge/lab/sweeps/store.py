@@ -9,8 +9,9 @@ cell, and an array keeps the attributes on which all of its cells agree.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,63 +21,31 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from bulkedge.lab.sweeps.files import (
-    FAILURES,
-    NO_CHECKSUM,
-    RESULTS,
-    cell_checksum,
-    cell_identity,
-    clear_drafts,
-    description_checksum,
-    identity,
-    replacement,
-    require_manifest,
-)
+from bulkedge.lab.sweeps import read
 from bulkedge.lab.sweeps.grid import FORMAT, REPETITION, CellIndex, Sweep
-from bulkedge.lab.sweeps.read import (
-    CHECKED_BY,
-    DONE,
-    FAILED,
-    PENDING,
-    RECORDS,
-    UNREADABLE,
-    arrays_of,
-    audit_store,
-    failures,
-    is_labels,
-    labels_in,
-    read_group,
-    unreadable,
-)
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import lock_folder, replace_text
-from bulkedge.support.records import to_json
+from bulkedge.support.files import lock_folder, remove_folder, replace_file, to_json
 
-FLOATS = "<f8"
-"""Every number of a cell is a float, so that nan can say "not there"."""
-CELLS_PER_CHUNK = 256
-"""Cells whose single numbers share a file."""
-LARGEST_CHUNK = 2**22
-"""Numbers of one cell's array that share a file: 32 MB before compression."""
+FLOATS = "<f8"  # every number of a cell is a float, so that nan can say "not there"
+CELLS_PER_CHUNK = 256  # cells whose single numbers share a file
+LARGEST_CHUNK = 2**22  # numbers of one cell's array that share a file: 32 MB before compression
+# names that are files everywhere, and that Zarr does not keep for itself
 STORABLE = re.compile(r'(?!\.|__|zarr\.json$)[^/\\:*?"<>|\x00-\x1f]+(?<![. ])')
-"""Names that are files everywhere, and that Zarr does not keep for itself."""
-
+DRAFTS, NEW, OLD = "drafts", ".new", ".old"
+# variables and coordinates of a cell's dataset: dimensions, values and attributes
 Values = dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]]
-"""Variables and coordinates of a cell's dataset: dimensions, values and attributes."""
 
 
 @dataclass
 class Store:
-    """An open store; made by :func:`opened`.
-
-    ``sweep`` has the axes in the order of the store, and ``damaged`` the cells whose numbers did not match their
-    checksum when the store was opened: they count as not done.
-    """
+    """An open store; made by :func:`open_store`."""
 
     folder: Path
-    sweep: Sweep
+    sweep: Sweep  # with the axes in the order of the store
     group: zarr.Group
     failures: dict[str, Any]
+    who: bytes
+    # cells whose numbers did not match their checksum when the store was opened: they count as not done
     damaged: tuple[CellIndex, ...] = ()
     labels: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -87,11 +56,7 @@ class Store:
 
     @cached_property
     def _arrays(self) -> dict[str, Any]:
-        return arrays_of(self.folder, self.group)
-
-    @cached_property
-    def _who(self) -> bytes:
-        return identity(self.sweep.manifest())
+        return read.arrays_of(self.folder, self.group)
 
     def admit(self, values: Values) -> None:
         """Make room in the store for the variables of a cell."""
@@ -121,24 +86,26 @@ class Store:
         self._fill(self._arrays["checksum"], [(index, self._checksum(index, values)) for index, values in finished])
         # what failed is on record before the status says so, and until the status says otherwise
         self._record(self.failures | {str(list(index)): record for index, record in failed})
-        self._fill(self._arrays["status"], [(index, np.array(DONE)) for index, _ in finished])
-        self._fill(self._arrays["status"], [(index, np.array(FAILED)) for index, _ in failed])
+        self._fill(self._arrays["status"], [(index, np.array(read.DONE)) for index, _ in finished])
+        self._fill(self._arrays["status"], [(index, np.array(read.FAILED)) for index, _ in failed])
         mended = {str(list(index)) for index, _ in finished}
         self._record({key: record for key, record in self.failures.items() if key not in mended})
 
     def _checksum(self, index: CellIndex, values: Values) -> NDArray[Any]:
         variables = {name: (dims, array) for name, (dims, array, _) in values.items() if name not in dims}
-        return np.array(cell_checksum(cell_identity(self._who, index), variables, self.labels), dtype=np.uint64)
+        return np.array(
+            read.cell_checksum(read.cell_identity(self.who, index), variables, self.labels), dtype=np.uint64
+        )
 
     def _record(self, failed: dict[str, Any]) -> None:
         if failed != self.failures:
-            replace_text(self.folder / FAILURES, to_json(failed, indent=1))
+            replace_file(self.folder / read.FAILURES, to_json(failed, indent=1))
             self.failures = failed
 
     # -- does a cell fit beside the others? ----------------------------------------------------------------------------
 
     def _require_name(self, name: str, dims: tuple[str, ...]) -> None:
-        if set(dims) & set(self.sweep.dims) or name in (*self.sweep.dims, *RECORDS):
+        if set(dims) & set(self.sweep.dims) or name in (*self.sweep.dims, *read.RECORDS):
             raise StoreError(f"the study has a variable or dimension of the name of an axis or record: {name}{dims}")
         if not STORABLE.fullmatch(name):
             raise StoreError(f"the variable {name!r} cannot be the name of a file; give it another")
@@ -168,7 +135,7 @@ class Store:
     def _prepare(self, name: str, dims: tuple[str, ...], array: NDArray[Any], attributes: dict[str, Any]) -> None:
         """Make room for a variable; an inner dimension without labels may grow, and takes its chunks with it."""
         if name not in self._arrays:
-            self._arrays[name] = self._create(self.folder / RESULTS / name, name, dims, array.shape, attributes)
+            self._arrays[name] = self._create(self.folder / read.RESULTS / name, name, dims, array.shape, attributes)
             return
         known = self._arrays[name]
         self._agree(name, FLOATS, attributes)
@@ -181,7 +148,7 @@ class Store:
             return
         with replacement(self.folder, name) as path:
             larger = self._create(path, name, dims, inner, _plain(known.attrs))
-            for index in zip(*np.nonzero(self.status == DONE), strict=True):
+            for index in zip(*np.nonzero(self.status == read.DONE), strict=True):
                 self._fill(larger, [(index, np.asarray(known[index]))])
         self._arrays[name] = self.group[name]
 
@@ -227,63 +194,100 @@ class Store:
 
     def forget(self, cells: Sequence[CellIndex]) -> None:
         """Take back what is known of cells, and remove what is left of them: nothing is written into damaged files."""
-        arrays = [each for name, each in self._arrays.items() if not is_labels(name, each)]
+        arrays = [each for name, each in self._arrays.items() if not read.is_labels(name, each)]
         for array in arrays if cells else ():
             for index in cells:
                 self._remove_chunks(array, index)
             if array.ndim == len(self.sweep.shape):
                 self._fill(array, [(index, np.array(array.fill_value)) for index in cells])
-        if not (self.status == DONE).any():  # room that was made for cells which never came binds nobody
-            for name in self._arrays.keys() - {*self.sweep.dims, *RECORDS}:
+        if not (self.status == read.DONE).any():  # room that was made for cells which never came binds nobody
+            for name in self._arrays.keys() - {*self.sweep.dims, *read.RECORDS}:
                 del self.group[name], self._arrays[name]
             self.labels.clear()
 
     def _remove_chunks(self, array: Any, index: CellIndex) -> None:
         """Remove the files of a cell's array; one that many cells share only if it cannot be read."""
         cells = len(self.sweep.shape)
-        if array.ndim == cells and _can_read(array, index):
-            return
+        if array.ndim == cells:
+            with suppress(*read.UNREADABLE):
+                array[index]
+                return
         start = tuple(place // chunk for place, chunk in zip(index, array.chunks, strict=False))
         inner = (-(-length // chunk) for length, chunk in zip(array.shape[cells:], array.chunks[cells:], strict=True))
         for rest in np.ndindex(*inner):
             key = array.metadata.encode_chunk_key((*start, *rest))
-            (self.folder / RESULTS / array.path / key).unlink(missing_ok=True)
+            (self.folder / read.RESULTS / array.path / key).unlink(missing_ok=True)
 
 
-def _can_read(array: Any, index: CellIndex) -> bool:
-    try:
-        array[index]
-    except UNREADABLE:
-        return False
-    return True
+def clear_drafts(folder: Path) -> None:
+    """Finish or undo what a killed process was about to rename."""
+    for partial in (folder / read.RESULTS).rglob("*.partial"):
+        partial.unlink()
+    _finish_replacements(folder)
+
+
+def _finish_replacements(folder: Path) -> None:
+    results, drafts = folder / read.RESULTS, folder / DRAFTS
+    if drafts.is_symlink():
+        drafts.unlink()
+    if drafts.is_dir():
+        for old in drafts.glob(f"*{OLD}"):
+            name = old.name.removesuffix(OLD)
+            new = drafts / f"{name}{NEW}"
+            if not (results / name).exists():  # the old one is moved away only when the new one is complete
+                (new if new.exists() else old).rename(results / name)
+        remove_folder(drafts)
+
+
+@contextmanager
+def replacement(folder: Path, name: str) -> Iterator[Path]:
+    """A path at which to build the successor of an array; it takes the array's place when all is well."""
+    _finish_replacements(folder)
+    drafts = folder / DRAFTS
+    drafts.mkdir()
+    new, old, place = drafts / f"{name}{NEW}", drafts / f"{name}{OLD}", folder / read.RESULTS / name
+    yield new
+    place.rename(old)
+    new.rename(place)
+    remove_folder(drafts)
+
+
+def require_manifest(folder: Path) -> bool:
+    """Whether the folder has a store; one that lost its manifest is refused: nobody knows whose numbers it holds."""
+    results = folder / read.RESULTS
+    if (results / read.MANIFEST).exists():
+        return True
+    if results.exists() and any(path.is_file() for path in results.rglob("*")):
+        raise StoreError(
+            f"{results} has lost its {read.MANIFEST}, which says what sweep its numbers belong to; "
+            "put it back from a copy, or choose another folder"
+        )
+    return False
 
 
 @contextmanager
 def open_store(folder: Path, sweep: Sweep) -> Iterator[Store]:
-    """Open the store of a sweep for writing, or make it; only one process at a time may.
-
-    Cells whose numbers do not match their checksums are not done any more.
-    """
+    """Open the store of a sweep for writing, or make it; only one process at a time may."""
     with lock_folder(folder):
         clear_drafts(folder)
         if not require_manifest(folder):
-            zarr.create_group(folder / RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
-        group = read_group(folder, "r+")
-        arranged = _require_same(folder, group, sweep)
-        known = failures(folder)
-        with unreadable(folder):
-            found = audit_store(folder, group, known, complete=False)
+            zarr.create_group(folder / read.RESULTS, attributes={"sweep": sweep.manifest()}, zarr_format=3)
+        group = read.read_group(folder, "r+")
+        arranged, manifest = _require_same(folder, group, sweep)
+        known = read.failures(folder)
+        with read.unreadable(folder):
+            found = read.audit_store(folder, group, known, complete=False)
             _label_axes(group, arranged)
-            store = Store(folder, arranged, group, known, found.damaged, found.labels)
+            store = Store(folder, arranged, group, known, read.identity(manifest), found.damaged, found.labels)
             store.forget((*found.damaged, *found.unfinished))
         yield store
 
 
-def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> Sweep:
-    """The sweep with its axes in the order of the store, if it is the same."""
+def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> tuple[Sweep, dict[str, Any]]:
+    """The sweep with its axes in the order of the store, if it is the same, and the manifest of the store."""
     found: Any = group.attrs.get("sweep")
     if not isinstance(found, dict):
-        raise StoreError(f"{folder / RESULTS} was not made by a sweep")
+        raise StoreError(f"{folder / read.RESULTS} was not made by a sweep")
     if found.get("format") != FORMAT:
         raise StoreError(
             f"{folder} was written in format {found.get('format', 1)}, and this version writes format {FORMAT}; "
@@ -291,12 +295,18 @@ def _require_same(folder: Path, group: zarr.Group, sweep: Sweep) -> Sweep:
         )
     arranged = sweep.with_axes_in_order(found.get("axes"))
     wanted = arranged.manifest()
-    differ = [
-        f"{key} = {found.get(key)!r} there, {wanted[key]!r} here" for key in wanted if found.get(key) != wanted[key]
-    ]
-    if differ:
-        raise StoreError(f"{folder} holds another sweep ({'; '.join(differ)}); choose another folder")
-    return arranged
+    others = [key for key in wanted if found.get(key) != wanted[key]]
+    differ = {key: f"{key} = {found.get(key)!r} there, {wanted[key]!r} here" for key in others}
+    there, here = (str(each.get("bulkedge")).split(".dev")[0] for each in (found, wanted))
+    if differ.keys() == {"bulkedge"} and there == here:  # commits on the way to one release
+        warnings.warn(
+            f"{folder} was begun at another commit ({differ['bulkedge']}), and goes on: if the study was changed in"
+            " between, choose another folder",
+            stacklevel=2,
+        )
+    elif differ:
+        raise StoreError(f"{folder} holds another sweep ({'; '.join(differ.values())}); choose another folder")
+    return arranged, found
 
 
 def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
@@ -304,8 +314,8 @@ def _label_axes(group: zarr.Group, sweep: Sweep) -> None:
     for name, values in (sweep.axes | {REPETITION: tuple(range(sweep.repetitions))}).items():
         _write_labels(group, name, np.array(values), {})
     for name, dtype, empty, meaning in (
-        ("checksum", "uint64", NO_CHECKSUM, "of the numbers of each cell"),
-        ("status", "int8", PENDING, "0 not done, 1 done, 2 failed"),
+        ("checksum", "uint64", read.NO_CHECKSUM, "of the numbers of each cell"),
+        ("status", "int8", read.PENDING, "0 not done, 1 done, 2 failed"),
     ):
         if name not in group:
             group.create_array(
@@ -323,7 +333,8 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
     """Write labels, unless they are there; a process that was killed may have left them empty."""
     array: Any = group.get(name)
     signed = _with_checksum(name, str(labels.tolist()), [name], attributes)
-    if array is None or not _has_labels(name, array, labels, signed):
+    there = array is not None and read.is_labels(name, array) and dict(array.attrs) == signed
+    if not there or read.labels_in(array) != labels.tolist():
         text = labels.dtype.kind in "UOT"
         array = group.create_array(
             name,
@@ -338,17 +349,13 @@ def _write_labels(group: zarr.Group, name: str, labels: NDArray[Any], attributes
     return array
 
 
-def _has_labels(name: str, array: Any, labels: NDArray[Any], attributes: dict[str, Any]) -> bool:
-    return is_labels(name, array) and labels_in(array) == labels.tolist() and dict(array.attrs) == attributes
-
-
 def _with_checksum(name: str, kind: str, dims: Sequence[str], attributes: dict[str, Any]) -> dict[str, Any]:
     """Attributes in one order, with the checksum of all that is not a number of a cell."""
-    return dict(sorted(attributes.items())) | {CHECKED_BY: description_checksum(name, kind, dims, attributes)}
+    return dict(sorted(attributes.items())) | {read.CHECKED_BY: read.description_checksum(name, kind, dims, attributes)}
 
 
 def _plain(attributes: Any) -> dict[str, Any]:
-    return {key: value for key, value in dict(attributes).items() if key != CHECKED_BY}
+    return {key: value for key, value in dict(attributes).items() if key != read.CHECKED_BY}
 
 
 def _grid_chunks(shape: CellIndex, cells: int) -> CellIndex:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,7 @@ class ChannelRoom(Room):
     shows = "What the moments of queries and keys say of a head: its gap, its popular keys, and what changes at a² = ½."
     not_claimed = "Queries and keys are Gaussian here; past the threshold only the slope is predicted."
     symbols = {"coupling": "coupling a", "mean": "mean query μ"}  # noqa: RUF012
+    code = (panels, head_channel, keys_of, sizes_of, theory, attention, simulate, observations)
     exported = {"coupling": tuple(round(0.1 + 0.05 * k, 2) for k in range(23)), "mean": (0.0, 1.0, 2.0)}  # noqa: RUF012
 
     coupling: float = parameter(Interval(0.05, 1.2), "the largest coupling", 0.5)
@@ -113,11 +114,6 @@ class ChannelRoom(Room):
     directions: int = parameter(Integers(1, 16), "directions of queries and keys", 6)
     mean: float = parameter(Interval(0, 3), "mean query along the first, in standard deviations", 0.0)
     tokens: int = parameter(Choice((64, 128, 256, 512, 1024)), "tokens T", 256)
-
-    @classmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """The functions above."""
-        return (panels, head_channel, keys_of, sizes_of, theory, attention, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Entropy, predicted and found, and on which side of the threshold the head is."""

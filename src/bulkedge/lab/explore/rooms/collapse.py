@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,7 @@ import numpy as np
 
 import bulkedge as be
 from bulkedge.lab.explore.room import Panel, Room, Trace
-from bulkedge.support.domains import Choice, Integers, Interval, parameter
-
-FLAG = Choice((False, True))
+from bulkedge.support.domains import FLAG, Choice, Integers, Interval, parameter
 
 
 def panels(p: Any) -> list[Panel]:
@@ -79,6 +77,7 @@ class CollapseRoom(Room):
         "Attention is a random Markov matrix; with skip or LayerNorm there is no theory here, only simulation."
     )
     symbols = {"gap": "keep the gap", "layer_norm": "LayerNorm", "variance": "variance of attention"}  # noqa: RUF012
+    code = (panels, stack_of, theory, simulate, observations)
     exported = {"depth": tuple(range(1, 11)), "gap": (True, False), "variance": (0.25, 0.5, 1.0)}  # noqa: RUF012
 
     depth: int = parameter(Integers(1, 10), "layers", 6)
@@ -88,18 +87,12 @@ class CollapseRoom(Room):
     layer_norm: bool = parameter(FLAG, "whether tokens are normalised", default=False)
     variance: float = parameter(Interval(0.1, 2), "exp(β²) − 1 for scores", 1.0)
 
-    @classmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """The functions above."""
-        return (panels, stack_of, theory, simulate, observations)
-
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """The stable rank after the last layer."""
         found = {}
         if not self.skip and not self.layer_norm:
-            found["stable rank after the last layer, predicted"] = (
-                f"1 + {stack_of(self).predicted_stable_rank_excess():.3g}"
-            )
+            excess = stack_of(self).predicted_stable_rank_excess()
+            found["stable rank after the last layer, predicted"] = f"1 + {excess:.3g}"
         if samples:
             last = np.exp(np.mean([np.log(max(each["rank"][-1], 1e-300)) for each in samples]))
             found["simulated"] = f"1 + {last:.3g}"

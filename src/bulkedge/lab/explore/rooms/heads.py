@@ -7,12 +7,12 @@ each has its own quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,31 +20,27 @@ import numpy as np
 import bulkedge as be
 from bulkedge.lab.explore.room import Panel, Room, Trace
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Choice, Interval, parameter
+from bulkedge.support.domains import FLAG, Choice, Interval, parameter
 
-MOST_SIMULATED = 1024
-"""Tokens up to which heads are simulated: a draw takes a second, and a simulation is stopped between draws."""
-FLAG = Choice((False, True))
+MOST_SIMULATED = 1024  # tokens up to which heads are simulated: a draw takes a second, and none is interrupted
 HEAD_DIMS = (32, 64, 128, 256)
 TOKENS = (256, 512, 1024, 2048, 4096, 16384)
 FLATTEST, SHARPEST = 0.2, 1.6
+# Chebyshev's points between the two: a polynomial through them is right everywhere, or nowhere
 BETAS = tuple(np.round(0.9 - 0.7 * np.cos(np.pi * np.arange(8) / 7), 4).tolist())
-"""Chebyshev's points between the two: a polynomial through them is right everywhere, or nowhere."""
-SPREADS = (0.0, 0.5, 1.0)
-"""Standard deviations of the logarithm of the popularity of keys."""
-LEVELS = 96
-"""Quantiles of each law in the table."""
+SPREADS = (0.0, 0.5, 1.0)  # standard deviations of the logarithm of the popularity of keys
+LEVELS = 96  # quantiles of each law in the table
 ACCURACY, SHOWN_FROM = 0.02, 1e-6
 """Kolmogorov distance that interpolated laws keep from the laws themselves (a test draws some and measures it), and the
 value from which on: causal heads have smaller ones, which no figure shows."""
 LARGEST = 0.4
 """How far the largest value, at the share of half a value, may be from that of the law, relative to it: 2 % for most
 heads, 15 % with popular keys, and this much for causal heads of many tokens, whose edge is thin."""
+# what the page says of interpolated laws
 INTERPOLATED = (
     f"Interpolated from a table of laws: within {ACCURACY:g} of the law's distribution function, its largest value "
     f"within {LARGEST:.0%}. The law itself follows."
 )
-"""What the page says of interpolated laws."""
 
 
 def panels(p: Any) -> list[Panel]:
@@ -134,6 +130,7 @@ class HeadsRoom(Room):
     shows = "The spectrum of a fresh attention head, as its law predicts it and as a simulation finds it."
     not_claimed = "It says nothing of trained heads, whose queries and keys are not random."
     symbols = {"beta": "β", "head_dim": "head dimension", "qk_norm": "QK-norm", "popularity": "popularity"}  # noqa: RUF012
+    code = (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, observations)
     exported = {  # noqa: RUF012
         "beta": tuple(round(0.2 + 0.1 * k, 1) for k in range(15)),
         "head_dim": HEAD_DIMS[:3],
@@ -150,11 +147,6 @@ class HeadsRoom(Room):
     popularity: float = parameter(Interval(0, 1), "spread of the logarithm of how much keys are liked", 0.0)
     axes: Literal["density", "quantiles"] = parameter(Choice(("density", "quantiles")), "axes of the figure", "density")
 
-    @classmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """The functions above."""
-        return (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, observations)
-
     @property
     def draws(self) -> int:
         """As many as make some four thousand values."""
@@ -170,9 +162,7 @@ class HeadsRoom(Room):
         shape = Shape(self.head_dim, self.tokens, self.qk_norm, self.causal)
         found = None if self.causal and self.popularity else quantiles(shape, self.beta, self.popularity)
         rival = lines(self, rival_name(self), rival_law(self), "rival")
-        if found is None:
-            return [rival]
-        return [interpolated_line(self, found), rival]
+        return [rival] if found is None else [interpolated_line(self, found), rival]
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Kolmogorov distances of the simulation from both laws."""
@@ -212,16 +202,6 @@ class Shape(NamedTuple):
     causal: bool
 
 
-def shapes() -> list[Shape]:
-    """All shapes of heads in the table, in its order."""
-    return [Shape(*each) for each in product(HEAD_DIMS, TOKENS, (False, True), (False, True))]
-
-
-def spreads_of(shape: Shape) -> tuple[float, ...]:
-    """The popularities that are tabulated: no law is known for causal heads with popular keys."""
-    return SPREADS[:1] if shape.causal else SPREADS
-
-
 def levels(head_dim: int, tokens: int) -> Real:
     """Levels of the quantiles: as many for the values of each low degree of the exponential as for all the others.
 
@@ -241,10 +221,6 @@ class Quantiles(NamedTuple):
     levels: Real
     values: Real
 
-    def cdf(self, x: Real) -> Real:
-        """Share of values below points, linear in the logarithm between quantiles."""
-        return np.interp(np.log(x), np.log(self.values), self.levels, left=0.0, right=1.0)
-
     def density(self) -> tuple[Real, Real]:
         """Density by the natural logarithm of the value, at points between the quantiles."""
         logs = np.log(self.values)
@@ -262,9 +238,7 @@ def table() -> dict[str, Real]:
 
 def quantiles(shape: Shape, beta: float, spread: float) -> Quantiles | None:
     """A law of heads, interpolated."""
-    logs = table().get("-".join(str(int(each)) for each in shape))
-    if logs is None:
-        return None
+    logs = table()["-".join(str(int(each)) for each in shape)]
     logs = logs if spread else logs[:1]
     along_beta = np.tensordot(lagrange(np.array(BETAS), beta), logs, axes=(0, 1))
     squares = np.array(SPREADS[: len(logs)]) ** 2
@@ -277,8 +251,6 @@ def quantiles(shape: Shape, beta: float, spread: float) -> Quantiles | None:
 def lagrange(nodes: Real, x: float) -> Real:
     """Weights of the polynomial through given nodes, at a point.
 
-    Examples
-    --------
     >>> lagrange(np.array([0.0, 1.0, 2.0]), 1.5).round(3).tolist()
     [-0.125, 0.75, 0.375]
     """

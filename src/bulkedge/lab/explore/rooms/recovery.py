@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,12 +18,7 @@ def panels(p: Any) -> list[Panel]:  # noqa: ARG001 - those of other rooms depend
     return [
         Panel("Alignment with the signal", "signal |μ|", "squared overlap"),
         Panel("Eigenvalues of the pooled rows", "eigenvalue of Y′Y/N", "density"),
-        Panel(
-            "Bright is aligned (click it)",
-            "vocabulary ratio d/V",
-            "signal |μ|",
-            click=("vocab_ratio", "signal"),
-        ),
+        Panel("Bright is aligned (click it)", "vocabulary ratio d/V", "signal |μ|", click=("vocab_ratio", "signal")),
     ]
 
 
@@ -120,6 +115,7 @@ class RecoveryRoom(Room):
     )
     not_claimed = "The curves are limits of many dimensions; beside a threshold finite sizes blur them."
     symbols = {"vocab_ratio": "vocabulary ratio d/V", "sample_ratio": "sample ratio d/N", "signal": "signal |μ|"}  # noqa: RUF012
+    code = (panels, pooled, alignments, thresholds, theory, simulate, observations)
     exported = {  # noqa: RUF012
         "signal": tuple(round(0.2 * k, 1) for k in range(16)),
         "vocab_ratio": (0.1, 0.25, 0.5, 1.0),
@@ -135,11 +131,6 @@ class RecoveryRoom(Room):
     length: int = parameter(Integers(4, 40), "tokens of a sequence", 20)
     prefix: float = parameter(Interval(0.05, 1), "share of positions that are correlated", 0.3)
     correlation: float = parameter(Interval(0, 0.95), "correlation between these", 0.3)
-
-    @classmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """The functions above."""
-        return (panels, pooled, alignments, thresholds, theory, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """The thresholds, and the alignment predicted and found."""

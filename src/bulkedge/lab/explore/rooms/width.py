@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,6 +83,7 @@ class WidthRoom(Room):
     )
     not_claimed = "It is one layer at initialisation; finite width adds tails of its own."
     symbols = {"correlation": "correlation of inputs", "scaling": "scores over", "width": "width n, simulated"}  # noqa: RUF012
+    code = (panels, gram_of, deviation, theory, simulate, observations)
     exported = {  # noqa: RUF012
         "heads": (1, 2, 4, 8, 16, 64),
         "score_variance": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
@@ -95,11 +96,6 @@ class WidthRoom(Room):
     score_variance: float = parameter(Interval(0.1, 6), "variance of a score", 4.0)
     scaling: Literal["sqrt", "linear"] = parameter(Choice(("sqrt", "linear")), "the root of the width, or it", "sqrt")
     width: int = parameter(Choice((16, 64, 256)), "of the layers that are drawn", 64)
-
-    @classmethod
-    def code(cls) -> Sequence[Callable[..., Any]]:
-        """The functions above."""
-        return (panels, gram_of, deviation, theory, simulate, observations)
 
     def facts(self, samples: Sequence[Any]) -> dict[str, str]:
         """Excess kurtosis: zero for a Gaussian."""

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.equivalence.setting import UNKNOWN, doubling_axis, plain_logarithms
-from bulkedge.laws import CausalHeadLaw, CausalLaw, MarchenkoPastur
-from bulkedge.plots.style import COLOURS, histogram, line, panels
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, follows, mean_marks, track
+from bulkedge.lab.studies.equivalence import UNKNOWN, doubling_axis, plain_logarithms
+from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
+from bulkedge.laws.attention.causal_head import mean_values
+from bulkedge.plots.style import COLOURS, histogram, line, panels, plain_ticks
 from bulkedge.spectra import spectrum
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
-from bulkedge.visibility import Mask, prefix_mean_values
+from bulkedge.visibility import prefix_mean_values
 
 SHOWN, BINS = 8, 40
 CLAIMED = 3
 """Singular values of the mean that are claimed together."""
-TIMES = 3
+TIMES = 6
 """So many times more draws for the singular values of the mean, which fluctuate with the first rows."""
+LAWS = ("causal head", "independent scores", "without a mask")
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law of independent scores at whose quantiles distribution functions are compared."""
 INDEPENDENT = 4
-"""Head dimensions a token from which scores are as good as independent, as ``SoftmaxAttention.law`` takes them: there
-the rival is attention without a mask."""
-
-
-class Shifted(NamedTuple):
-    """Singular values of the mean, and what the fluctuations of the rows do to them."""
-
-    bare: Real
-    """Those of the Cesaro matrix."""
-    shift: Real
-    """Mean shift to second order in the fluctuations."""
-    error: Real
-    """Size of the next order: the square of the shift over the distance to the nearest value."""
+"""Head dimensions a token from which scores are as good as independent: there that law is no rival."""
 
 
 @dataclass(frozen=True)
@@ -63,120 +48,99 @@ class EquivalenceCausal(Study):
     qk_norm: bool = parameter(
         Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False
     )
-    draws: int = parameter(Integers(2, 100), "draws", 16, ours=16)
-    small: ClassVar = {"tokens": 100, "head_dims": (400,), "draws": 8}
+    draws: int = parameter(Integers(2, 100), "draws", 24, ours=24)
+    small: ClassVar = {"tokens": 100, "head_dims": (32, 400), "draws": 8}
+    caption: ClassVar = """The bulk of causal attention with three laws, its distance to two of them over the head
+    dimension, and the largest singular values and norm of its mean. Compare bars and orange line in the first
+    panel, and see in the second how far independent scores are off for narrow heads."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Distribution functions for each head dimension; bulk and largest values for the largest."""
+        """Distribution functions and densities for each head dimension, and largest values for the largest."""
         dims = sorted(set(self.head_dims))
-        law, dense = CausalLaw(np.expm1(self.beta**2)), MarchenkoPastur(1.0, float(np.expm1(self.beta**2)))
-        points = law.ppf(LEVELS)
-        masses, heads = np.empty((len(dims), self.draws, len(points))), np.empty((len(dims), len(points)))
-        for k, dim in enumerate(track(dims, "head dimensions")):
-            model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, mask="causal")
-            found = [model.spectrum(rng) for _ in range(self.draws)]
-            masses[k] = [np.searchsorted(each.values, points, side="right") / self.tokens for each in found]
-            heads[k] = CausalHeadLaw(self.beta, dim, self.tokens, self.qk_norm).cdf(points)
+        independent = CausalLaw(np.expm1(self.beta**2))
+        places = independent.ppf(LEVELS)
         bins, shown = np.linspace(-8, 4, BINS + 1), np.linspace(-8, 4, 300)
-        logs = np.log10(np.maximum([each.values for each in found], 1e-300))
-        counts = [np.histogram(row, bins)[0] / len(row) / np.diff(bins) for row in logs]
-        bulk = xr.Dataset(
-            {
-                "mass": (("head_dim", "draw", "level"), masses, {"long_name": "distribution function"}),
-                "heads": (("head_dim", "level"), heads, {"long_name": "that of causal heads"}),
-                "dense": ("level", dense.cdf(points), {"long_name": "that of attention without a mask"}),
-                "simulation": (("draw", "bin"), counts),
-                "theory": ("point", law.pdf(10**shown) * 10**shown * np.log(10)),
-                "unmasked": ("point", dense.pdf(10**shown) * 10**shown * np.log(10)),
-            },
-            coords={"head_dim": dims, "level": LEVELS, "point": shown, "bin_edge": bins},
-        )
+        parts = []
+        for dim in track(dims, "head dimensions"):
+            model = SoftmaxAttention(self.tokens, dim, self.beta, self.qk_norm, mask="causal")
+            found = [model.spectrum(rng).values for _ in range(self.draws)]
+            head = self.beta, dim, self.tokens, self.qk_norm
+            law, dense = CausalHeadLaw(*head), FiniteHeadLaw(*head)
+            logs = np.log10(np.maximum(found, 1e-300))
+            densities = [each.pdf(10**shown) * 10**shown * np.log(10) for each in (law, independent, dense)]
+            parts.append(
+                dataset(
+                    mass=(("draw", "level"), [np.searchsorted(each, places, side="right") for each in found]),
+                    heads=("level", law.cdf(places), "that of causal heads"),
+                    dense=("level", dense.cdf(places), "that of the head without a mask"),
+                    simulation=(("draw", "bin"), [np.histogram(row, bins)[0] for row in logs]),
+                    density=(("law", "point"), densities),
+                )
+            )
+        bulk = xr.concat(parts, dim=xr.Variable("head_dim", dims))
+        bulk["mass"] = bulk.mass / self.tokens
+        bulk["simulation"] = bulk.simulation / self.tokens / (bins[1] - bins[0])
+        bulk = bulk.assign_coords(level=LEVELS, law=list(LAWS), point=shown, bin_edge=bins)
         return bulk.merge(self._largest(model, rng))
 
     def _largest(self, model: SoftmaxAttention, rng: np.random.Generator) -> xr.Dataset:
         top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
-        sizes, mean = 2 ** np.arange(4, 17), shifted(self.tokens, self.beta, SHOWN)
+        sizes, mean = 2 ** np.arange(4, 17), mean_values(self.tokens, self.beta, SHOWN)
         norms = [prefix_mean_values(size, 1)[0] for size in sizes.tolist()]
-        return xr.Dataset(
-            {
-                "value": (("sample", "rank"), np.array(top), {"long_name": "singular value of A"}),
-                "mean": ("rank", mean.bare, {"long_name": "that of the Cesaro matrix"}),
-                "shift": ("rank", mean.shift, {"long_name": "its mean shift by the fluctuations of rows"}),
-                "next": ("rank", mean.error, {"long_name": "size of the next order"}),
-                "norm": ("tokens", norms, {"long_name": "norm of the Cesaro matrix"}),
-            },
+        return dataset(
+            value=(("sample", "rank"), np.array(top), "singular value of A"),
+            mean=("rank", mean.bare, "that of the Cesaro matrix"),
+            shift=("rank", mean.shift, "its mean shift by the fluctuations of rows"),
+            next=("rank", mean.error, "what the shift is off by at most"),
+            norm=("tokens", norms, "norm of the Cesaro matrix"),
             coords={"rank": np.arange(1, SHOWN + 1), "tokens": sizes},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The bulk for small and for large heads, and the first values of the mean."""
-        return [*self._bulk(data), *self._mean(data)]
-
-    def _bulk(self, data: xr.Dataset) -> list[Claim]:
-        claims = []
         for dim in data.head_dim.values.tolist():
             one = data.sel(head_dim=dim)
-            low_rank = dim < INDEPENDENT * self.tokens
-            name = "the law of independent scores" if low_rank else "the law without a mask"
-            theory, rival = one.heads.values, LEVELS if low_rank else one.dense.values
-            direction = rival - theory
-            claims.append(
-                Claim(
-                    statement=f"share of {name} in the bulk, head dimension {dim}",
-                    place="ours",
-                    measured=share(one.mass, theory, rival),
-                    predicted=0.0,
-                    rival=Rival(name, 1.0),
-                    finite_size=UNKNOWN / self.tokens * np.abs(direction).sum() / (direction @ direction),
-                    reason="rank of what no law knows over T, as the zero of the constant vector",
-                )
-            )
-        return claims
-
-    def _mean(self, data: xr.Dataset) -> list[Claim]:
+            rivals = [("the head without a mask", one.dense.values)]
+            if dim < INDEPENDENT * self.tokens:
+                rivals.append(("the law of independent scores", LEVELS))
+            for name, rival in rivals:
+                text = f"share of {name} in the bulk, head dimension {dim}"
+                reason = "derived: rank of what no law knows over T, as the zero of the constant vector"
+                off = UNKNOWN / self.tokens
+                yield follows(text, "ours", one.mass, one["heads"], (name, rival), off, reason)
         first = data.sel(rank=slice(None, CLAIMED))
-        reason = "the next order of the expansion in the fluctuations of rows"
-        return [
-            Claim(
-                statement="largest singular value of causal attention",
-                place="ours",
-                measured=Estimate.of(data.value.sel(rank=1)),
-                predicted=float((data["mean"] + data["shift"]).sel(rank=1)),
-                rival=Rival("one, as without a mask", 1.0),
-                finite_size=float(data.next.sel(rank=1)),
-                reason=reason,
-            ),
-            Claim(
-                statement=f"mean of its first {CLAIMED} singular values: the Cesaro matrix's, shifted by fluctuations",
-                place="ours",
-                measured=Estimate.of(first.value.mean("rank")),
-                predicted=float((first["mean"] + first["shift"]).mean()),
-                rival=Rival("those of the Cesaro matrix alone", float(first["mean"].mean())),
-                finite_size=float(first.next.mean()),
-                reason=reason,
-            ),
-        ]
+        reason = "derived: orders beyond the second in the fluctuations of rows"
+        text = "largest singular value of causal attention"
+        predicted = (data["mean"] + data["shift"]).sel(rank=1)
+        unmasked = "one, as without a mask", 1.0
+        finite_size = float(data.next.sel(rank=1))
+        yield Claim(text, "ours", data.value.sel(rank=1), predicted, unmasked, finite_size, reason)
+        text = f"mean of its first {CLAIMED} singular values: the Cesaro matrix's, shifted by fluctuations"
+        predicted = (first["mean"] + first["shift"]).mean()
+        cesaro = "those of the Cesaro matrix alone", first["mean"].mean()
+        finite_size = float(first.next.mean())
+        yield Claim(text, "ours", first.value.mean("rank"), predicted, cesaro, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """The bulk, its distance over the head dimension, largest values over rank, and the norm of the mean."""
         figure, grid = panels(2, 2, height=2.4)
         (bulk, distance), (top, norm) = grid
-        histogram(bulk, 10**data.bin_edge, data.simulation.mean("draw"))
-        line(bulk, 10**data.point, data.theory, label="causal law")
-        line(bulk, 10**data.point, data.unmasked, label="without a mask", color=COLOURS[2], lw=0.9, ls="--")
-        bulk.set(xscale="log", xlabel="squared singular value", ylabel="density, per decade", ylim=(0, None))
-        bulk.set_title(f"head dimension {int(data.head_dim[-1])}")
+        first = data.isel(head_dim=0)
+        histogram(bulk, 10**data.bin_edge, first.simulation.mean("draw"))
+        for name, colour in zip(LAWS, COLOURS[1:], strict=False):
+            line(bulk, 10**data.point, first.density.sel(law=name), label=name, color=colour, lw=1.0)
+        bulk.set(xscale="log", xlabel="squared singular value", ylabel="density, per decade")
+        bulk.set_ylim(0, 2.4 * float(first.simulation.mean("draw").max()))
+        bulk.set_title(f"head dimension {int(data.head_dim[0])}")
         independent = np.abs(data.mass - data.level).max("level")
         heads = np.abs(data.mass - data["heads"]).max("level")
         mean_marks(distance, data.head_dim, independent, label="to the law of independent scores")
         mean_marks(distance, data.head_dim, heads, label="to that of causal heads", fmt="s", color=COLOURS[2])
         distance.set(xscale="log", yscale="log", xlabel="head dimension", ylim=(None, 4 * float(independent.max())))
-        distance.set_ylabel("largest difference, five levels")
-        distance.xaxis.set_major_locator(FixedLocator(data.head_dim.values.tolist()))
-        distance.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        distance.xaxis.set_minor_formatter(NullFormatter())
+        distance.set_ylabel("largest difference at five levels")
+        plain_ticks(distance.xaxis, data.head_dim)
         plain_logarithms(distance.yaxis)
-        line(top, data["rank"], data["mean"] + data["shift"], label="with fluctuations", marker=".")
+        line(top, data["rank"], data["mean"] + data["shift"], label="with fluctuations", marker="_", ms=9)
         line(top, data["rank"], data["mean"], label="Cesàro matrix", color=COLOURS[2], lw=0.9, ls="--")
         mean_marks(top, data["rank"], data.value.rename(sample="draw"), label="causal attention")
         top.set(xlabel="rank", ylabel="singular value", xticks=data["rank"].values)
@@ -184,39 +148,7 @@ class EquivalenceCausal(Study):
         norm.axhline(2.0, color=COLOURS[-1], ls=":", lw=0.9, label="limit")
         doubling_axis(norm, data.tokens[::4])
         norm.set(xlabel="tokens", ylabel="largest singular value")
-        for axes, place in (
-            (bulk, "upper left"),
-            (distance, "upper right"),
-            (top, "upper right"),
-            (norm, "lower right"),
-        ):
+        for axes, place in zip(grid.flat, ("upper left", "upper right", "upper right", "lower right"), strict=True):
             axes.legend(loc=place)
         figure.suptitle(f"{self.tokens} tokens, β = {self.beta:g}, {self.draws} draws")
         return figure
-
-
-def shifted(tokens: int, beta: float, ranks: int) -> Shifted:
-    """Singular values of causal attention of independent scores, to second order in the fluctuations of its rows.
-
-    With ``C = sum_k s_k u_k v_k'`` the mean and F the fluctuation, ``s_r`` moves on average by the sum over k of
-    ``(s_r E[(u_k'F v_r)**2 + (u_r'F v_k)**2] + 2 s_k E[(u_k'F v_r)(u_r'F v_k)])/(2 (s_r**2 - s_k**2))``. Row i has i
-    weights of mean 1/i that sum to one, and ``i E A_ij**2 = exp(beta**2)/(i + exp(beta**2) - 1)``.
-    """
-    count = np.arange(1.0, tokens + 1)
-    left, values, right = np.linalg.svd(Mask.causal(tokens).mean())
-    second = np.exp(beta**2) / (count + np.expm1(beta**2)) / count
-    variance = second - 1 / count**2
-    # weights of a row sum to one: they are correlated by -1/(i - 1)
-    pairs = -variance / np.maximum(count - 1, 1)
-    sums, shifts, errors = right.cumsum(axis=1), [], []
-    for rank in range(ranks):
-        others = np.delete(np.arange(tokens), rank)
-        u, v, s = left[:, rank], right[rank], values[rank]
-        own = (variance - pairs) * np.cumsum(v**2) + pairs * sums[rank] ** 2
-        theirs = (variance - pairs) * np.cumsum(right[others] ** 2, axis=1) + pairs * sums[others] ** 2
-        joint = (variance - pairs) * np.cumsum(right[others] * v, axis=1) + pairs * sums[others] * sums[rank]
-        square = (left[:, others] ** 2).T @ own + theirs @ u**2
-        cross = np.sum(left[:, others].T * joint * u, axis=1)
-        shifts.append(np.sum((s * square + 2 * values[others] * cross) / (2 * (s**2 - values[others] ** 2))))
-        errors.append(shifts[-1] ** 2 / np.abs(values[others] - s).min())
-    return Shifted(values[:ranks], np.array(shifts), np.array(errors))

@@ -10,12 +10,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, follows, mean_marks
 from bulkedge.plots.style import COLOURS, line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
 
 SAMPLED = 1.3
 """Up to this beta averages over Gaussian scores are reliable: the variance of f**2 grows like exp(6 beta**2)."""
@@ -35,6 +32,8 @@ class EquivalenceCoefficients(Study):
     steps: int = parameter(Integers(10, 500), "values of beta", 30, ours=100)
     samples: int = parameter(Integers(1000, 10**8), "Gaussian scores", 4 * 10**6, ours=2 * 10**7)
     small: ClassVar = {"samples": 200_000}
+    caption: ClassVar = """The variance θ₁ of an entry, its linear part θ₂ and their difference over β, with samples
+    as points. Right of the dotted line the difference exceeds θ₂: most of an entry's variance is then noise."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both by formula, and by averages over Gaussian scores, in independent batches."""
@@ -47,18 +46,16 @@ class EquivalenceCoefficients(Study):
                 f = np.expm1(each * scores - each**2 / 2)
                 # the mean slope, E f' = E[s f] by partial integration
                 variance[batch, k], slope[batch, k] = np.mean(f**2), np.mean(scores * f)
-        return xr.Dataset(
-            {
-                "variance": ("beta", np.expm1(beta**2), {"long_name": "theta_1"}),
-                "signal": ("beta", beta**2, {"long_name": "theta_2"}),
-                "sampled_variance": (("draw", "sampled"), variance, {"long_name": "mean of f**2"}),
-                "sampled_slope": (("draw", "sampled"), slope, {"long_name": "mean slope of f"}),
-                "crossing": ((), crossing(), {"long_name": "beta where noise overtakes the linear part"}),
-            },
+        return dataset(
+            variance=("beta", np.expm1(beta**2), "theta_1"),
+            signal=("beta", beta**2, "theta_2"),
+            sampled_variance=(("draw", "sampled"), variance, "mean of f**2"),
+            sampled_slope=(("draw", "sampled"), slope, "mean slope of f"),
+            crossing=((), crossing(), "beta where noise overtakes the linear part"),
             coords={"beta": beta, "sampled": sampled},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Both coefficients, where samples can tell, and where the noise overtakes the linear part."""
         at = data.sampled.values
         near = at <= 1.0
@@ -67,31 +64,17 @@ class EquivalenceCoefficients(Study):
         def met(draws: Real) -> float:
             return _crosses(at, draws[:, 0].mean(axis=0), draws[:, 1].mean(axis=0) ** 2)
 
-        return [
-            Claim(
-                statement="theta_1 = exp(beta^2) - 1 up to beta = 1: share of its linear part alone",
-                place="equivalence: Figure 3, Theorem 3.2",
-                measured=share(variance[:, near], np.expm1(at[near] ** 2), at[near] ** 2),
-                predicted=0.0,
-                rival=Rival("beta^2", 1.0),
-            ),
-            Claim(
-                statement="root of theta_2 = beta^2 up to beta = 1: share of the slope's mean square",
-                place="equivalence: Figure 3, Theorem 3.2",
-                measured=share(slope[:, near], at[near], at[near] * np.exp(at[near] ** 2 / 2)),
-                predicted=0.0,
-                rival=Rival("beta exp(beta^2/2), the root of E f'^2", 1.0),
-            ),
-            Claim(
-                statement="the beta at which noise, theta_1 - theta_2, overtakes the linear part, theta_2",
-                place="equivalence: Figure 3",
-                measured=Estimate.jackknife(met, np.stack([variance, slope], axis=1)),
-                predicted=float(data.crossing),
-                rival=Rival("beta = 1", 1.0),
-                finite_size=1.2 * float(np.diff(at).max()) ** 2 / 8,
-                reason="linear interpolation between values of beta; curvature over slope is 1.2 there",
-            ),
-        ]
+        text = "theta_1 = exp(beta^2) - 1 up to beta = 1: share of its linear part alone"
+        place = "equivalence: Figure 3, Theorem 3.2"
+        yield follows(text, place, variance[:, near], np.expm1(at[near] ** 2), ("beta^2", at[near] ** 2))
+        text = "root of theta_2 = beta^2 up to beta = 1: share of the slope's mean square"
+        rival = "beta exp(beta^2/2), the root of E f'^2", at[near] * np.exp(at[near] ** 2 / 2)
+        yield follows(text, "equivalence: Figure 3, Theorem 3.2", slope[:, near], at[near], rival)
+        text = "the beta at which noise, theta_1 - theta_2, overtakes the linear part, theta_2"
+        measured = Estimate.jackknife(met, np.stack([variance, slope], axis=1))
+        finite_size = 1.2 * float(np.diff(at).max()) ** 2 / 8
+        reason = "derived: linear interpolation between values of beta; curvature over slope is 1.2 there"
+        yield Claim(text, "equivalence: Figure 3", measured, data.crossing, ("beta = 1", 1.0), finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Both coefficients and their difference, with samples where these are reliable."""

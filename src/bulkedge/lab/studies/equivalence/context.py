@@ -10,16 +10,13 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import doubling_axis, plain_logarithms
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, mean_marks, track
+from bulkedge.lab.studies.equivalence import doubling_axis, plain_logarithms
 from bulkedge.laws import TracyWidom
 from bulkedge.laws.attention.finite_head import FiniteHeadLaw, log_coefficients
 from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,9 @@ class EquivalenceContext(Study):
     largest: int = parameter(Integers(256, 20_000), "largest context that is simulated", 1024, ours=2048)
     draws: int = parameter(Integers(2, 100), "draws of each size", 8, ours=8)
     small: ClassVar = {"largest": 256, "draws": 6}
+    caption: ClassVar = """The second singular value of attention over the context length: finite-head law,
+    independent scores, limit and simulation. The simulated values level off at the dotted limit instead of falling
+    along the dashed line."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Edges by law up to 2**20 tokens, and by simulation as far as told."""
@@ -50,50 +50,37 @@ class EquivalenceContext(Study):
         edges = np.array([law.edge for law in laws])
         inside = np.array([law.edge_scale for law in laws]) * tokens ** (-2 / 3) * TracyWidom(1).mean()
         logs = log_coefficients(self.head_dim, np.array([self.beta * np.sqrt(self.head_dim)]), 1)[:, 0]
-        return xr.Dataset(
-            {
-                "edge": ("tokens", np.sqrt(edges / tokens), {"long_name": "edge of the finite-head law"}),
-                "mean": ("tokens", np.sqrt((edges + inside) / tokens), {"long_name": "mean of the largest bulk value"}),
-                "independent": (
-                    "tokens",
-                    2 * np.sqrt(np.expm1(self.beta**2) / tokens),
-                    {"long_name": "quarter circle of independent scores"},
-                ),
-                "second": (("tokens", "draw"), second, {"long_name": "second singular value of A"}),
-                "limit": ((), np.exp(logs[1] - logs[0]), {"long_name": "lambda_1/lambda_0"}),
-            },
+        return dataset(
+            edge=("tokens", np.sqrt(edges / tokens), "edge of the finite-head law"),
+            mean=("tokens", np.sqrt((edges + inside) / tokens), "mean of the largest bulk value"),
+            independent=(
+                "tokens",
+                2 * (np.expm1(self.beta**2) / tokens) ** 0.5,
+                "quarter circle of independent scores",
+            ),
+            second=(("tokens", "draw"), second, "second singular value of A"),
+            limit=((), np.exp(logs[1] - logs[0]), "lambda_1/lambda_0"),
             coords={"tokens": tokens},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The law where it can be simulated, and how fast the value falls."""
         found = data.sel(tokens=slice(None, self.largest))
-        # the shift by Tracy and Widom has relative corrections of order n**(-1/3), n the values of the linear degree
-        shift = float(((found.edge - found["mean"]) / found["mean"]).mean()) * self.head_dim ** (-1 / 3)
         logs = np.log(found.tokens.values.astype(float))
         weights = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
-        reason = "corrections of order head_dim**(-1/3) to the mean of Tracy and Widom"
-        return [
-            Claim(
-                statement="second singular value over the mean at the law's edge, mean over contexts",
-                place="ours",
-                measured=average(found.second / found["mean"]),
-                predicted=1.0,
-                rival=Rival("independent scores", float((found.independent / found["mean"]).mean())),
-                finite_size=shift,
-                reason=reason,
-            ),
-            Claim(
-                statement=f"power of the context with which it falls, from {int(found.tokens[0])} "
-                f"to {int(found.tokens[-1])} tokens",
-                place="ours",
-                measured=Estimate.of(np.log(found.second.transpose("draw", "tokens").values) @ weights),
-                predicted=float(np.log(found["mean"].values) @ weights),
-                rival=Rival("the root of the context, as of independent scores", -0.5),
-                finite_size=float(np.abs(weights).sum()) * shift,
-                reason=reason,
-            ),
-        ]
+        reason = "fitted: at 16 and 32 dimensions it is 0.44/d and 0.61/d +- 0.05/d low"
+        text = "second singular value over the mean at the law's edge, mean over contexts"
+        rival = "independent scores", (found.independent / found["mean"]).mean()
+        yield Claim(text, "ours", found.second / found["mean"], 1.0, rival, 0.6 / self.head_dim, reason)
+        yield Claim(
+            f"power of the context with which it falls, from {int(found.tokens[0])} to {int(found.tokens[-1])} tokens",
+            "ours",
+            np.log(found.second.transpose("draw", "tokens").values) @ weights,
+            np.log(found["mean"].values) @ weights,
+            ("the root of the context, as of independent scores", -0.5),
+            finite_size=0.2 / self.head_dim,
+            reason="fitted: at 16 and 32 dimensions, up to 512 tokens, it is off by 0.17/d and 0.06/d +- 0.1/d",
+        )
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Second singular value over tokens: law, limit, quarter circle and simulation."""

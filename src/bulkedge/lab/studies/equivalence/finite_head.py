@@ -11,14 +11,12 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence import setting
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, mean_marks, sign, track
+from bulkedge.lab.studies.equivalence import UNKNOWN, doubling_axis, plain_logarithms, shares
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw, QuarterCircle
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
-from bulkedge.support.progress import track
 
 DIMS = ("beta", "head_dim", "tokens")
 
@@ -43,6 +41,9 @@ class EquivalenceFiniteHead(Study):
     )
     draws: int = parameter(Integers(2, 100), "draws for each cell of the grid", 8, ours=4)
     small: ClassVar = {"tokens": (256,), "head_dims": (32,), "draws": 6}
+    caption: ClassVar = """Kolmogorov distance of simulated heads to the finite-head law and to the proportional law
+    over tokens, a panel for each β. The blue points should fall with the number of tokens and lie far below the
+    orange ones; the black line is how far as many independent scores are from their own law."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw each cell of the grid, and the floor, which does not depend on the head dimension."""
@@ -66,49 +67,36 @@ class EquivalenceFiniteHead(Study):
         model = SoftmaxAttention(size, dim, beta, self.qk_norm)
         law, rival = FiniteHeadLaw(beta, dim, size, self.qk_norm), AttentionLaw(beta, dim / size)
         found = [model.spectrum(rng) for _ in range(self.draws)]
-        rest = setting.shares(found, law, rival)
-        # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
-        moved = (setting.UNKNOWN + setting.large_entries(beta, size)) / size
-        return xr.Dataset(
-            {
-                "finite_head": ("draw", [compare(each, law).ks for each in found]),
-                "proportional": ("draw", [compare(each, rival).ks for each in found]),
-                "share": ("draw", rest.draws),
-                "allowed": ((), moved * rest.response),
-            }
+        rest = shares(found, FiniteHeadLaw(beta, dim, size, self.qk_norm, large_entries=True), rival)
+        return dataset(
+            finite_head=("draw", [compare(each, law).ks for each in found]),
+            proportional=("draw", [compare(each, rival).ks for each in found]),
+            share=("draw", rest.draws),
+            # a perturbation of rank m moves m values past a point at most: m/T, of one sign at all points at worst
+            allowed=((), UNKNOWN / size * rest.response),
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """How much of the proportional law is in the distribution functions, and which law is nearer."""
-        claims = [
-            Claim(
-                statement=f"share of the proportional law in the distribution functions, beta = {beta:g}",
-                place="ours",
-                measured=average(data.share.sel(beta=beta)),
-                predicted=0.0,
-                rival=Rival("the proportional law", 1.0),
+        for beta in self.betas:
+            yield Claim(
+                f"share of the proportional law in the bulk, beta = {beta:g} (0 is the finite-head law)",
+                "ours",
+                data.share.sel(beta=beta),
+                0.0,
+                ("the proportional law", 1.0),
                 finite_size=float(data.allowed.sel(beta=beta).mean()),
-                reason="rank of what the law leaves out, over T: the zero of the constant vector, the term of norms "
-                "of keys, and the expected number of entries whose square exceeds the variance of a row",
+                reason="derived: rank of what the law with large entries leaves out, over T: the zero of the constant "
+                "vector, and the term of norms of keys",
             )
-            for beta in self.betas
-        ]
         gain = data.proportional - data.finite_head
-        return claims + [
-            Claim(
-                statement=f"distance to the proportional law less that to the finite-head law, head dimension {dim}",
-                place="ours",
-                measured=average(gain.sel(head_dim=dim)),
-                predicted=0.0,
-                rival=Rival("no nearer", 0.0),
-                relation=">=",
-            )
-            for dim in self.head_dims
-        ]
+        for dim in self.head_dims:
+            text = f"distance to the proportional law less that to the finite-head law, head dimension {dim}"
+            yield sign(text, "ours", gain.sel(head_dim=dim), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A panel for each beta: distance over tokens for both laws and the floor."""
-        figure, grid = panels(1, data.sizes["beta"], width=2.5, height=2.6)
+        """A panel for each beta: distance over tokens of heads to both laws, and of independent scores to theirs."""
+        figure, grid = panels(1, data.sizes["beta"], width=2.5, height=2.8)
         symbols = ("o", "s", "^", "D", "v")
         everything = xr.merge([data.finite_head, data.proportional, data.floor]).to_array()
         limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())
@@ -116,16 +104,22 @@ class EquivalenceFiniteHead(Study):
             one = data.sel(beta=beta)
             for k, dim in enumerate(data.head_dim.values.tolist()):
                 for name, colour in (("proportional", COLOURS[1]), ("finite_head", COLOURS[0])):
-                    look = {"fmt": symbols[k % 5], "color": colour, "label": f"{name.replace('_', '-')} law, d = {dim}"}
+                    look = {
+                        "fmt": symbols[k % 5] + "-",
+                        "lw": 0.7,
+                        "color": colour,
+                        "label": f"{name.replace('_', '-')} law, d = {dim}",
+                    }
                     mean_marks(axes, data.tokens, one[name].sel(head_dim=dim), **look)
-            mean_marks(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label="floor")
-            setting.doubling_axis(axes, data.tokens)
+            label = "independent scores, their own law"
+            mean_marks(axes, data.tokens, one.floor, fmt=".--", lw=0.8, color=COLOURS[-1], label=label)
+            doubling_axis(axes, data.tokens)
             axes.set(yscale="log", ylim=limits, title=f"β = {beta:g}", xlabel="tokens")
-            setting.plain_logarithms(axes.yaxis)
+            plain_logarithms(axes.yaxis)
         grid[0, 0].set_ylabel("Kolmogorov distance")
         norms = "QK-norm" if self.qk_norm else "Gaussian queries and keys"
         figure.suptitle(f"{norms}, {data.sizes['draw']} draws")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return figure
 
 

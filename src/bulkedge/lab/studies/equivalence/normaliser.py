@@ -11,14 +11,9 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import plain_ticks
-from bulkedge.plots.style import COLOURS, line, panels
-from bulkedge.support.arrays import Real
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, mean_marks, track
+from bulkedge.plots.style import COLOURS, line, panels, plain_ticks
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
@@ -32,8 +27,11 @@ class EquivalenceNormaliser(Study):
     first: int = parameter(Integers(32, 1000), "smallest number of tokens, and head dimension", 64, ours=64)
     sizes: int = parameter(Integers(3, 12), "how many sizes, each twice the one before", 5, ours=7)
     beta: float = parameter(Interval(0.05, 1), "inverse temperature", 0.5, ours=0.5)
-    draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=20)
+    draws: int = parameter(Integers(3, 1000), "draws of each size", 32, ours=32)
     small: ClassVar = {"sizes": 4}
+    caption: ClassVar = """Relative deviation of a row's normaliser from its mean over tokens: root mean square and
+    the largest of all rows. The circles should follow the exact orange line, whose slope is steeper than that of
+    the dashed rival."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Mean square and largest deviation of ``Z_i/T`` from ``exp(beta**2/2)``, relative, over the rows of a draw."""
@@ -44,16 +42,14 @@ class EquivalenceNormaliser(Study):
             for draw in range(self.draws):
                 ratio = model.normalisers(model.scores(rng)) / np.exp(self.beta**2 / 2) - 1
                 square[k, draw], most[k, draw] = np.mean(ratio**2), np.abs(ratio).max()
-        return xr.Dataset(
-            {
-                "square": (("tokens", "draw"), square, {"long_name": "mean square over rows"}),
-                "most": (("tokens", "draw"), most, {"long_name": "largest over rows"}),
-                "predicted": ("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
-            },
+        return dataset(
+            square=(("tokens", "draw"), square, "mean square over rows"),
+            most=(("tokens", "draw"), most, "largest over rows"),
+            predicted=("tokens", [mean_square(self.beta, each, each) for each in tokens.tolist()]),
             coords={"tokens": tokens},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The exponents, of the typical and of the largest deviation, and the constant."""
         logs = np.log(data.tokens.values)
 
@@ -64,33 +60,18 @@ class EquivalenceNormaliser(Study):
         plain = np.expm1(self.beta**2) / data.tokens / data.predicted
         spread, shift = self._extremes(data.tokens.values)
         typical = Estimate.jackknife(lambda some: exponent(some) / 2, data.square.values.T)
-        return [
-            Claim(
-                statement="exponent in T of the root mean square deviation of the normalisers",
-                place="equivalence: Lemma 4.1",
-                measured=typical,
-                predicted=-0.5,
-                rival=Rival("concentration at the scale d^(-1/4) only", -0.25),
-                finite_size=abs(exact + 0.5),
-                reason="the exact mean square has this exponent over these sizes",
-            ),
-            Claim(
-                statement="exponent in T of the largest deviation among all rows",
-                place="equivalence: Lemma 4.1",
-                measured=Estimate.jackknife(exponent, data.most.values.T),
-                predicted=-0.5 + spread,
-                rival=Rival("concentration at the scale d^(-1/4) only", -0.25),
-                finite_size=shift,
-                reason="log-normal weights are skewed, which the largest deviation feels by order T**(-1/2)",
-            ),
-            Claim(
-                statement="mean square deviation over its exact value, about (theta_1 + beta^4/2)/T, mean over sizes",
-                place="equivalence: Lemma 4.1; ours",
-                measured=average(data.square / data.predicted),
-                predicted=1.0,
-                rival=Rival("theta_1/T, without the norms of queries", float(plain.mean())),
-            ),
-        ]
+        text = "exponent in T of the root mean square deviation of the normalisers"
+        rival = "concentration at the scale d^(-1/4) only", -0.25
+        reason = "derived: the exact mean square has this exponent over these sizes"
+        yield Claim(text, "equivalence: Lemma 4.1", typical, -0.5, rival, finite_size=abs(exact + 0.5), reason=reason)
+        text = "exponent in T of the largest deviation among all rows"
+        measured = Estimate.jackknife(exponent, data.most.values.T)
+        rival = "concentration at the scale d^(-1/4) only", -0.25
+        reason = "derived: log-normal weights are skewed, which the largest deviation feels by order T**(-1/2)"
+        yield Claim(text, "equivalence: Lemma 4.1", measured, -0.5 + spread, rival, shift, reason)
+        text = "mean square deviation over its exact value, about (theta_1 + beta^4/2)/T, mean over sizes"
+        rival = "theta_1/T, without the norms of queries", plain.mean()
+        yield Claim(text, "equivalence: Lemma 4.1; ours", data.square / data.predicted, 1.0, rival)
 
     def _extremes(self, tokens: Real) -> tuple[float, float]:
         """What the largest of T Gaussian deviations adds to the exponent, the d^delta of the lemma, and their skewness.

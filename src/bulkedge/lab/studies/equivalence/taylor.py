@@ -14,15 +14,10 @@ from scipy.sparse.linalg import svds
 from scipy.special import ndtr, ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention, taylor, taylor_degree
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.equivalence.setting import plain_ticks
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, follows, mean_marks, sign, track
 from bulkedge.laws.attention.finite_head import norm_quadrature
-from bulkedge.plots.style import COLOURS, line, marks, panels
-from bulkedge.support.arrays import Real
+from bulkedge.plots.style import COLOURS, line, marks, panels, plain_ticks
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 CONSTANT = 2.0
 """The constant c in the degree of the proof, ``ceil(c log d/log log d)``; the paper does not fix it."""
@@ -44,6 +39,9 @@ class EquivalenceTaylor(Study):
     degrees: int = parameter(Integers(8, 40), "largest degree", 14, ours=24)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=30)
     small: ClassVar = {"sizes": 3, "draws": 8}
+    caption: ClassVar = """The error of a Taylor polynomial in operator norm over its degree (left), and the degree
+    needed for an error of 1/√d over d (right). Points should follow the line of their colour on the right; where
+    they lie above the dashed line, the degree of the proof is not enough at that size."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Norms of the remainder of every degree, and the degree at which they reach ``d**(-1/2)``."""
@@ -58,13 +56,11 @@ class EquivalenceTaylor(Study):
             [[degree_reached(one, dim**-0.5) for one in each] for each in errors[k]] for k, dim in enumerate(dims)
         ]
         predicted = [[self._predicted(beta, int(dim)) for beta in betas.tolist()] for dim in dims]
-        return xr.Dataset(
-            {
-                "error": (("dim", "draw", "beta", "degree"), errors, {"long_name": "operator norm of the remainder"}),
-                "needed": (("dim", "draw", "beta"), needed, {"long_name": "degree at which it is d**(-1/2)"}),
-                "predicted": (("dim", "beta"), predicted, {"long_name": "the same for the largest score"}),
-                "chosen": ("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
-            },
+        return dataset(
+            error=(("dim", "draw", "beta", "degree"), errors, "operator norm of the remainder"),
+            needed=(("dim", "draw", "beta"), needed, "degree at which it is d**(-1/2)"),
+            predicted=(("dim", "beta"), predicted, "the same for the largest score"),
+            chosen=("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
             coords={"dim": dims, "beta": betas, "degree": np.arange(1, self.degrees + 1)},
         )
 
@@ -95,67 +91,41 @@ class EquivalenceTaylor(Study):
 
     # -- claims --------------------------------------------------------------------------------------------------------
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The degree needed over d and over beta, and whether that of the proof is enough."""
         needed = data.needed.isel(beta=-1).transpose("draw", "dim").values
         theory = data.predicted.isel(beta=-1).values
         logs = np.log(data.dim.values)
         beta = float(data.beta[-1])
-        claims = [
-            Claim(
-                statement=f"degree needed over d, beta = {beta:g}: share of the rival (0 is the largest score's)",
-                place="equivalence: Lemma 4.4",
-                measured=share(needed, theory, np.full_like(theory, theory[0])),
-                predicted=0.0,
-                rival=Rival("the degree of the smallest d is enough for all", 1.0),
-            ),
-            Claim(
-                statement=f"degree needed over d, beta = {beta:g}: share of growth like log d",
-                place="equivalence: Lemma 4.4",
-                measured=share(needed, theory, theory[0] * logs / logs[0]),
-                predicted=0.0,
-                rival=Rival("a degree of order log d", 1.0),
-            ),
-            self._over_beta(data),
-        ]
-        return [*claims, *self._at_the_proof(data)]
+        text = f"degree needed over d, beta = {beta:g}: share of the rival (0 is the largest score's)"
+        rival = "the degree of the smallest d is enough for all", np.full_like(theory, theory[0])
+        yield follows(text, "equivalence: Lemma 4.4", needed, theory, rival)
+        text = f"degree needed over d, beta = {beta:g}: share of growth like log d"
+        rival = "a degree of order log d", theory[0] * logs / logs[0]
+        yield follows(text, "equivalence: Lemma 4.4", needed, theory, rival)
+        yield self._over_beta(data)
+        # geometric means of the error over ``d**(-1/2)``, at the largest d: its tail is that of the largest score
+        last = data.isel(dim=-1)
+        dim, chosen = int(last.dim), int(last.chosen)
+        scaled = np.log(last.error * dim**0.5)
+        small = scaled.isel(beta=0)
+        text = f"the degree {chosen} of the proof (c = 2) is enough at beta = 0.5: log of error sqrt(d) at most zero"
+        rival = "degree 2 at the same d", small.sel(degree=2).mean()
+        one_sided = "the lemma needs an error of order d^(-1/2), and a smaller one is as good"
+        yield Claim(
+            text, "equivalence: Lemma 4.4", small.sel(degree=chosen), 0.0, rival, relation="<=", one_sided=one_sided
+        )
+        text = f"it is not enough yet at beta = {float(data.beta[-1]):g}, d = {dim}: the same"
+        yield sign(text, "ours", scaled.isel(beta=-1).sel(degree=chosen), "enough")
 
     def _over_beta(self, data: xr.Dataset) -> Claim:
         def slope(values: xr.DataArray) -> xr.DataArray:
             return (values.isel(beta=-1) - values.isel(beta=0)) / float(data.beta[-1] - data.beta[0])
 
-        return Claim(
-            statement="growth of the degree needed with beta, a unit of beta, mean over d",
-            place="equivalence: Lemma 4.4",
-            measured=Estimate.mean(Estimate.of(each) for each in slope(data.needed).transpose("dim", "draw").values),
-            predicted=float(slope(data.predicted).mean()),
-            rival=Rival("a degree that depends on d alone", 0.0),
-        )
-
-    def _at_the_proof(self, data: xr.Dataset) -> list[Claim]:
-        """Geometric means of the error over ``d**(-1/2)``, at the largest d: its tail is that of the largest score."""
-        last = data.isel(dim=-1)
-        dim, chosen = int(last.dim), int(last.chosen)
-        scaled = np.log(last.error * dim**0.5)
-        small = scaled.isel(beta=0)
-        return [
-            Claim(
-                statement=f"the degree {chosen} of the proof (c = 2) is enough at beta = 0.5: log of error sqrt(d)",
-                place="equivalence: Lemma 4.4",
-                measured=Estimate.of(small.sel(degree=chosen)),
-                predicted=0.0,
-                rival=Rival("degree 2 at the same d", float(small.sel(degree=2).mean())),
-                relation="<=",
-            ),
-            Claim(
-                statement=f"it is not enough yet at beta = {float(data.beta[-1]):g}, d = {dim}: the same",
-                place="ours",
-                measured=Estimate.of(scaled.isel(beta=-1).sel(degree=chosen)),
-                predicted=0.0,
-                rival=Rival("enough", 0.0),
-                relation=">=",
-            ),
-        ]
+        text = "growth of the degree needed with beta, a unit of beta, mean over d"
+        measured = Estimate.mean(Estimate.of(each) for each in slope(data.needed).transpose("dim", "draw").values)
+        rival = "a degree that depends on d alone", 0.0
+        return Claim(text, "equivalence: Lemma 4.4", measured, slope(data.predicted).mean(), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Error over degree at the largest d, and the degree needed over d, a curve for each beta."""
@@ -171,14 +141,13 @@ class EquivalenceTaylor(Study):
             bar = error.mean("draw") * log.std("draw", ddof=1) / draws
             marks(left, data.degree, np.exp(log.mean("draw")), bar, **(look | {"fmt": symbol + "-", "lw": 0.8}))
             mean_marks(right, data.dim, needed, **look)
-            line(right, data.dim, data.predicted.sel(beta=beta), color=colour, label="")
+            line(right, data.dim, data.predicted.sel(beta=beta), color=colour, label=f"β = {beta:g}, predicted")
         left.axhline(dim**-0.5, color="0.5", ls=":", lw=0.9, label=r"$d^{-1/2}$")
-        left.axvline(float(last.chosen), color="black", ls="--", lw=0.9)
+        left.axvline(float(last.chosen), color="black", ls="--", lw=0.9, label="degree of the proof")
         left.set(yscale="log", xlabel="degree", ylabel="error in operator norm", title=f"d = {dim}")
         left.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         left.legend(loc="lower left")
         line(right, data.dim, data.chosen, color="black", ls="--", label="degree of the proof, c = 2")
-        right.plot([], [], color="0.5", label="predicted by the largest score")
         right.set(xscale="log", xlabel=r"d (= $T$)", ylabel=r"degree with error $d^{-1/2}$")
         right.set(ylim=(0, 1.6 * float(data.needed.mean("draw").max())), title=f"{data.sizes['draw']} draws")
         plain_ticks(right.xaxis, data.dim.values)

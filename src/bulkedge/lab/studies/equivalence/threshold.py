@@ -12,17 +12,12 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.equivalence.setting import plain_ticks
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, mean_marks, track
 from bulkedge.lab.studies.equivalence.top import largest
 from bulkedge.laws import AttentionLaw
-from bulkedge.plots.style import COLOURS, line, marks, panels
-from bulkedge.support.arrays import Real
+from bulkedge.laws.attention.perron import perron
+from bulkedge.plots.style import COLOURS, line, marks, panels, plain_ticks
 from bulkedge.support.domains import Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 SMALLEST = 64
@@ -47,6 +42,9 @@ class EquivalenceThreshold(Study):
     doublings: int = parameter(Integers(2, 6), "how often the tokens are doubled, for the second value", 3, ours=5)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 10, ours=12)
     small: ClassVar = {"fourfold": 2, "doublings": 2, "draws": 12}
+    caption: ClassVar = """The mean squared singular value over that of the linear model as β grows (left), and the
+    β at which it is one half over tokens (right). On the right the circles should follow the solid orange line and
+    neither rival."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Both over their predictions, at values of beta around each threshold."""
@@ -55,17 +53,15 @@ class EquivalenceThreshold(Study):
         means = [[self._means(tokens, rng) for _ in range(self.draws)] for tokens in track(long.tolist(), "rows")]
         seconds = [[_seconds(tokens, rng) for _ in range(self.draws)] for tokens in track(short.tolist(), "matrices")]
         located = [_located(each, np.log(tokens)) for each, tokens in ((means, long), (seconds, short))]
-        return xr.Dataset(
-            {
-                "mean": (("tokens", "draw", "grid"), means, {"long_name": "mean squared singular value"}),
-                "second": (("short", "draw", "grid"), seconds, {"long_name": "second value over the edge"}),
-                "threshold_mean": ("tokens", located[0].value),
-                "threshold_mean_error": ("tokens", located[0].error),
-                "threshold_second": ("short", located[1].value),
-                "threshold_second_error": ("short", located[1].error),
-                "predicted": ("tokens", [mean_threshold(tokens) for tokens in long.tolist()]),
-                "carried": ("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
-            },
+        return dataset(
+            mean=(("tokens", "draw", "grid"), means, "mean squared singular value"),
+            second=(("short", "draw", "grid"), seconds, "second value over the edge"),
+            threshold_mean=("tokens", located[0].value),
+            threshold_mean_error=("tokens", located[0].error),
+            threshold_second=("short", located[1].value),
+            threshold_second_error=("short", located[1].error),
+            predicted=("tokens", [mean_threshold(tokens) for tokens in long.tolist()]),
+            carried=("short", [_edge_reaches(2 * tokens) for tokens in short.tolist()]),
             coords={"tokens": long, "short": short, "grid": GRID},
         )
 
@@ -79,54 +75,36 @@ class EquivalenceThreshold(Study):
 
     # -- claims --------------------------------------------------------------------------------------------------------
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
-        """Exponents of log T, the constant, and the same for the second value."""
+    def statements(self, data: xr.Dataset) -> Claims:
+        """Exponents of log T and the constant of the mean; where the second value is, at the most tokens."""
         logs = np.log(data.tokens.values)
         draws = data["mean"].transpose("draw", "tokens", "grid").values
         exact = _exponent(data.predicted.values, logs)
         found = Estimate.jackknife(lambda some: _exponent(_thresholds(some, logs), logs), draws)
         last = Estimate.jackknife(lambda some: _thresholds(some, logs)[-1] / np.sqrt(logs[-1]), draws)
         place = "equivalence: Threshold, Figure 3"
-        return [
-            Claim(
-                statement="threshold of the mean: its exponent in log T",
-                place=place,
-                measured=found,
-                predicted=0.5,
-                rival=Rival("the same beta for all T", 0.0),
-                finite_size=abs(exact - 0.5),
-                reason="the exact mean of a row's sum of squares has this exponent over these sizes",
-            ),
-            Claim(
-                statement="threshold of the mean: its exponent in log T, that of the exact mean of a row",
-                place=place,
-                measured=found,
-                predicted=exact,
-                rival=Rival("beta of order log T", 1.0),
-            ),
-            Claim(
-                statement=f"threshold of the mean at {int(data.tokens[-1])} tokens, over sqrt(log T)",
-                place=place,
-                measured=last,
-                predicted=float(data.predicted[-1]) / np.sqrt(logs[-1]),
-                rival=Rival("as at the fewest tokens", float(data.predicted[0]) / np.sqrt(logs[-1])),
-            ),
-            self._of_second(data),
-        ]
+        text = "threshold of the mean: its exponent in log T"
+        rival = "the same beta for all T", 0.0
+        reason = "derived: the exact mean of a row's sum of squares has this exponent over these sizes"
+        yield Claim(text, place, found, 0.5, rival, finite_size=abs(exact - 0.5), reason=reason)
+        text = "threshold of the mean: its exponent in log T, that of the exact mean of a row"
+        yield Claim(text, place, found, exact, ("beta of order log T", 1.0))
+        text = f"threshold of the mean at {int(data.tokens[-1])} tokens, over sqrt(log T)"
+        rival = "as at the fewest tokens", float(data.predicted[0]) / np.sqrt(logs[-1])
+        yield Claim(text, place, last, float(data.predicted[-1]) / np.sqrt(logs[-1]), rival)
+        yield self._of_second(data)
 
     def _of_second(self, data: xr.Dataset) -> Claim:
-        logs = np.log(data.short.values)
+        """There rows are nearly one-hot, and the second value of A is near one: the edge predicts two."""
+        logs, carried = np.log(data.short.values), data.carried.values
         draws = data.second.transpose("draw", "short", "grid").values
-        slope = Estimate.jackknife(lambda some: _slope(_thresholds(some, logs), logs), draws)
-        return Claim(
-            statement="threshold of the second value: slope of its square in log T",
-            place="equivalence: Threshold, Figure 3",
-            measured=slope,
-            predicted=_slope(data.carried.values, logs),
-            rival=Rival("the same beta for all T", 0.0),
-            finite_size=float(np.log(2) / np.ptp(logs)),
-            reason="at the threshold the edge is 2 T s_2(A)^2, and s_2^2, near one, at most doubles over these sizes",
-        )
+        half, whole = (Estimate.jackknife(lambda some: float(_thresholds(some, logs)[k] / carried[k]), draws)  # noqa: B023
+                       for k in (-2, -1))  # fmt: skip
+        text = f"threshold of the second value at {int(data.short[-1])} tokens, over where the edge is 2 T"
+        rival = "the same beta for all T", float(carried[0] / carried[-1])
+        finite_size = abs(whole.value - half.value)
+        reason = "shown: what half as many tokens differ by, for a rate of 1/T"
+        return Claim(text, "equivalence: Threshold, Figure 3", whole, 1.0, rival, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """What is left of the linear model's mean over beta, and where it is half, over tokens."""
@@ -151,9 +129,10 @@ class EquivalenceThreshold(Study):
             right, data.tokens, start * logs / logs[0], label=r"rival: $\beta\propto\log T$", color=COLOURS[2], ls="--"
         )
         line(right, data.tokens, np.full(len(logs), start), label="rival: constant β", color=COLOURS[-1], ls=":")
-        right.set(xscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="threshold in β", ylim=(1, 6.2))
+        right.set(xscale="log", xlabel=r"tokens $T$ (= head dimension)", ylabel="threshold in β")
+        right.set_ylim(0.8 * start, 1.1 * start * float(logs[-1] / logs[0]))
         plain_ticks(right.xaxis, data.tokens.values[:: max(1, len(logs) // 4)])
-        right.legend(loc="upper left", ncols=2, columnspacing=0.8)
+        right.legend(loc="upper left")
         figure.suptitle(f"{data.sizes['draw']} draws, of {self.rows} rows or of whole matrices", fontsize=8)
         return figure
 
@@ -204,7 +183,3 @@ def _located(values: ArrayLike, logs: Real) -> Estimate:
 
 def _exponent(thresholds: Real, logs: Real) -> float:
     return float(np.polyfit(np.log(logs), np.log(thresholds), 1)[0])
-
-
-def _slope(thresholds: Real, logs: Real) -> float:
-    return float(np.polyfit(logs, thresholds**2, 1)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
@@ -13,13 +13,9 @@ from scipy.sparse.linalg import svds
 from scipy.special import ndtr
 
 from bulkedge.heads import Channel
-from bulkedge.lab.studies.base import Study, standard_error
-from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, mean_marks, standard_error, track
 from bulkedge.plots.style import BARS, COLOURS, line, marks, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 CURVE = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65)
@@ -44,6 +40,10 @@ class HeadsGap(Study):
     doublings: int = parameter(Integers(1, 6), "how often they are doubled", 3, ours=3)
     draws: int = parameter(Integers(8, 10_000), "draws", 80, ours=160)
     small: ClassVar = {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2}
+    caption: ClassVar = """The ratio of the two largest singular values over the coupling at two sizes (left), and
+    the largest one over tokens past the threshold (right). Below a coupling of 0.6 the points follow the curve;
+    closer to the threshold they approach it slowly from below as tokens are added, and on the right the slope lies
+    between both rivals."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -66,17 +66,20 @@ class HeadsGap(Study):
             [self._top(np.sqrt([self.past]), 0.0, size, rng) for size in self.sizes]
             for _ in track(range(self.draws), "past the threshold")
         ]
+        fewer = [
+            [self._top(np.array([each]), 0.0, self.tokens // 4, rng)[1] for each in CURVE]
+            for _ in track(range(32), "fewer tokens")
+        ]
         a = np.linspace(0.05, 0.5**0.5, 200)
-        return xr.Dataset(
-            {
-                "ratio": ("draw", np.array(still)[:, 1], {"long_name": "s₂/s₁"}),
-                "moved_first": ("few", np.array(moved)[:, 0], {"long_name": "s₁ with a mean query"}),
-                "moved_ratio": ("few", np.array(moved)[:, 1], {"long_name": "s₂/s₁ with a mean query"}),
-                "curve": (("eighth", "coupling"), curve, {"long_name": "s₂/s₁"}),
-                "predicted": ("a", np.array([Channel([each]).ratio for each in a])),
-                "first": (("draw", "tokens"), np.array(past)[..., 0], {"long_name": "s₁"}),
-                "second": (("draw", "tokens"), np.array(past)[..., 1], {"long_name": "s₂/s₁"}),
-            },
+        return dataset(
+            ratio=("draw", np.array(still)[:, 1], "s₂/s₁"),
+            moved_first=("few", np.array(moved)[:, 0], "s₁ with a mean query"),
+            moved_ratio=("few", np.array(moved)[:, 1], "s₂/s₁ with a mean query"),
+            curve=(("eighth", "coupling"), curve, "s₂/s₁"),
+            fewer=(("quarter", "coupling"), fewer, "s₂/s₁ at a quarter of the tokens"),
+            predicted=("a", np.array([Channel([each]).ratio for each in a])),
+            first=(("draw", "tokens"), np.array(past)[..., 0], "s₁"),
+            second=(("draw", "tokens"), np.array(past)[..., 1], "s₂/s₁"),
             coords={"coupling": list(CURVE), "a": a, "tokens": list(self.sizes)},
         )
 
@@ -88,7 +91,7 @@ class HeadsGap(Study):
         values = np.sort(svds(weights, k=len(couplings) + 1, v0=np.ones(tokens), return_singular_vectors=False))[::-1]
         return float(values[0]), float(values[1:].mean() / values[0])
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The ratio, with and without a mean query, the largest value, and how it grows."""
         still = Channel(np.full(self.directions, self.coupling))
         below = Channel(np.full(self.directions, self.below))
@@ -101,52 +104,35 @@ class HeadsGap(Study):
             "measured": Estimate.of(slopes),
             "predicted": channel.growth,
             "finite_size": 2 * self.past / (1 + 2 * self.past) * abs(1 - keys),
-            "reason": "the longest of T keys is shorter than sqrt(2 log T), by its exact mean square",
+            "reason": "derived: the longest of T keys is shorter than sqrt(2 log T), by its exact mean square",
         }
-        noise = "indices of Mehler's series past those counted are noise of their squared norm N: s + N/(T s)"
-        return [
-            Claim(
-                statement=f"s₂/s₁ at a coupling of {self.coupling:g}",
-                place="ours",
-                measured=average(data.ratio),
-                predicted=still.ratio,
-                rival=Rival("the coupling itself", self.coupling),
-                finite_size=_noise(still, self.tokens),
-                reason=noise,
-            ),
-            Claim(
-                statement="s₂/s₁ with a mean query",
-                place="ours",
-                measured=average(data.moved_ratio.rename(few="draw")),
-                predicted=moved.ratio,
-                rival=Rival("s₂ as without it", below.ratio * below.perron / moved.perron),
-                finite_size=_noise(moved, self.tokens),
-                reason=noise,
-            ),
-            Claim(
-                statement="s₁ with a mean query",
-                place="ours",
-                measured=average(data.moved_first.rename(few="draw")),
-                predicted=moved.perron,
-                rival=Rival("one, as for any eigenvalue of a stochastic matrix", 1.0),
-                finite_size=moved.squared_norm / (self.tokens * moved.perron),
-                reason=noise,
-            ),
-            Claim(
-                f"s₁ grows past the threshold: exponent at a² = {self.past:g}", rival=Rival("bounded", 0.0), **growth
-            ),
-            Claim(f"and slowly: exponent at a² = {self.past:g}", rival=Rival("one key for all rows", 0.5), **growth),
-        ]
+        noise = "derived: indices of Mehler's series past those counted are noise of their squared norm N: s + N/(T s)"
+        text = f"s₂/s₁ at a coupling of {self.coupling:g}"
+        rival = "the coupling itself", self.coupling
+        yield Claim(text, "ours", data.ratio, still.ratio, rival, finite_size=_noise(still, self.tokens), reason=noise)
+        text = "s₂/s₁ with a mean query"
+        rival = "s₂ as without it", below.ratio * below.perron / moved.perron
+        finite_size = _noise(moved, self.tokens)
+        yield Claim(text, "ours", data.moved_ratio.rename(few="draw"), moved.ratio, rival, finite_size, noise)
+        text = "s₁ with a mean query"
+        rival = "one, as for any eigenvalue of a stochastic matrix", 1.0
+        finite_size = moved.squared_norm / (self.tokens * moved.perron)
+        yield Claim(text, "ours", data.moved_first.rename(few="draw"), moved.perron, rival, finite_size, noise)
+        yield Claim(f"s₁ grows past the threshold: exponent at a² = {self.past:g}", rival=("bounded", 0.0), **growth)
+        yield Claim(f"and slowly: exponent at a² = {self.past:g}", rival=("one key for all rows", 0.5), **growth)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """The ratio of the two largest singular values against the coupling, and the largest against the tokens."""
         figure, ((ratio, growth),) = panels(1, 2, height=2.8)
         line(ratio, data.a, data.predicted, label=r"$r(a)$")
-        line(ratio, data.a, data.a, label=r"the coupling itself", color=COLOURS[2], ls="--", lw=1)
-        marks(ratio, data.coupling, data.curve.mean("eighth"), data.curve.std("eighth", ddof=1) / 8**0.5)
+        line(ratio, data.a, data.a, label="rival: the coupling itself", color=COLOURS[2], ls="--", lw=1)
+        quarter: Any = {"mfc": "none", "ms": 5, "color": COLOURS[3], "label": f"{self.tokens // 4} tokens"}
+        mean_marks(ratio, data.coupling, data.fewer.rename(quarter="draw"), **quarter)
+        whole = data.curve.rename(eighth="draw")
+        mean_marks(ratio, data.coupling, whole, label=f"{self.tokens} tokens")
         ratio.axvline(0.5**0.5, color=BARS, lw=1)
         ratio.set(xlabel="coupling a", ylabel="$s_2/s_1$", xlim=(0, 0.75), ylim=(0, 1.02))
-        ratio.set_title(f"one direction, {self.tokens} tokens; threshold at $a^2 = 1/2$")
+        ratio.set_title("one direction; threshold at $a^2 = 1/2$")
         sizes = data.tokens.values
         logs = np.log(data.first)
         spread = standard_error(logs)
@@ -157,8 +143,8 @@ class HeadsGap(Study):
         centre = float(np.exp(logs.mean()))
         rivals = (
             (exponent, f"tokens$^{{{exponent:.2g}}}$", "-"),
-            (0.0, "bounded", "--"),
-            (0.5, "one key for all rows", ":"),
+            (0.0, "rival: bounded", "--"),
+            (0.5, "rival: one key for all rows", ":"),
         )
         for k, (power, label, dash) in enumerate(rivals):
             colour = COLOURS[1] if k == 0 else COLOURS[2]

@@ -9,15 +9,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.heads.setting import causal_bulk
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, track
+from bulkedge.lab.studies.equivalence import UNKNOWN
 from bulkedge.laws import CausalHeadLaw, CausalLaw, FiniteHeadLaw
 from bulkedge.plots.style import BARS, COLOURS, histogram, line, panels
 from bulkedge.spectra import attention_spectrum
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
-from bulkedge.support.progress import track
 
 LEVELS = np.arange(1, 20) / 20
 POINTS = 300
@@ -41,6 +38,9 @@ class HeadsInitialised(Study):
     tokens: int = parameter(Integers(64, 8192), "tokens that a head reads", 512, ours=1024)
     models: int = parameter(Integers(1, 50), "models, of twelve heads each", 1, ours=2)
     small: ClassVar = {"tokens": 256}
+    caption: ClassVar = """Density of the logarithm of the squared singular values of GPT-2's heads with fresh
+    weights (left), and the mass up to each value minus that of three laws (right). The bars should follow the law
+    of causal heads, and the orange difference should stay at zero."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distribution functions of the heads at the quantiles of the law, and their score scales."""
@@ -51,19 +51,13 @@ class HeadsInitialised(Study):
         x = np.geomspace(law.ppf(0.12), law.edge, POINTS)
         found = [self._heads(rng) for _ in track(range(self.models), "models")]
         values = [each for one in found for each in one[0]]
-        return xr.Dataset(
-            {
-                "beta": (
-                    "draw",
-                    np.concatenate([one[1] for one in found]),
-                    {"long_name": "standard deviation of scores"},
-                ),
-                "mass": (("draw", "level"), [_mass(each, points) for each in values]),
-                "shown": (("draw", "x"), [_mass(each, x) for each in values], {"long_name": "share of values up to x"}),
-                "predicted": (("law", "x"), [each.cdf(x) for each in laws.values()]),
-                "rival": ("level", laws["independent"].cdf(points), {"long_name": "independent scores"}),
-                "unmasked": ("level", laws["full"].cdf(points), {"long_name": "the same head without a mask"}),
-            },
+        return dataset(
+            beta=("draw", np.concatenate([one[1] for one in found]), "standard deviation of scores"),
+            mass=(("draw", "level"), [_mass(each, points) for each in values]),
+            shown=(("draw", "x"), [_mass(each, x) for each in values], "share of values up to x"),
+            predicted=(("law", "x"), [each.cdf(x) for each in laws.values()]),
+            rival=("level", laws["independent"].cdf(points), "independent scores"),
+            unmasked=("level", laws["full"].cdf(points), "the same head without a mask"),
             coords={
                 "level": LEVELS,
                 "x": ("x", x, {"long_name": "squared singular value of √T(A − C)"}),
@@ -97,21 +91,15 @@ class HeadsInitialised(Study):
         spreads = np.sqrt(scores.var(axis=2, ddof=1).mean(axis=1))
         return [each.values for each in attention_spectrum(attention, mask="causal")], spreads
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The bulk against both rivals, and the score scale."""
-        claims = causal_bulk(data, self.tokens, "GPT-2's heads")
-        claims.append(
-            Claim(
-                statement="standard deviation of the scores",
-                place="ours",
-                measured=average(data.beta),
-                predicted=BETA,
-                rival=Rival("one, as of scores at the scale of the root of the dimension", 1.0),
-                finite_size=BETA / WIDTH,
-                reason="lengths of weights and inputs, one over the width",
-            )
-        )
-        return claims
+        for name, rival in (("the law of independent scores", "rival"), ("the head without a mask", "unmasked")):
+            text, off = f"share of {name} in the bulk of GPT-2's heads", UNKNOWN / self.tokens
+            reason = "derived: rank of what no law knows over T: the zero of the constant vector, and the first rows"
+            yield follows(text, "ours", data.mass, data.level, (name, data[rival]), off, reason)
+        text = "standard deviation of the scores"
+        against = "one, as of scores at the scale of the root of the dimension", 1.0
+        yield Claim(text, "ours", data.beta, BETA, against)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Density of the logarithm of all values, and how far distribution functions are from the laws."""

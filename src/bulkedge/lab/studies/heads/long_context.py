@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,16 +12,16 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.equivalence.setting import UNKNOWN, large_entries, shares
-from bulkedge.lab.studies.heads.setting import generator, squared_values
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, sign, track
+from bulkedge.lab.studies.equivalence import UNKNOWN, large_entries, shares
 from bulkedge.laws import AttentionLaw, FiniteHeadLaw
+from bulkedge.laws.distribution import Unit
 from bulkedge.plots.style import BARS, COLOURS, histogram, line, panels
 from bulkedge.spectra import Spectrum
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
-from bulkedge.support.progress import track
 
+LARGE = 4096
+"""Tokens from which on a GPU is worth the import of torch."""
 LAWS = ("finite-head law", "proportional law")
 POINTS = 400
 COLOUR = {"finite-head law": COLOURS[1], "proportional law": COLOURS[2]}
@@ -42,6 +43,9 @@ class HeadsLongContext(Study):
     )
     draws: int = parameter(Integers(2, 100), "draws", 8, ours=6)
     small: ClassVar = {"tokens": 512, "draws": 6}
+    caption: ClassVar = """The spectrum of a 64-dimensional head over thousands of tokens with the finite-head law
+    and the quarter circle, and the differences of the distribution functions. The bars should follow the
+    finite-head law over all decades, where the rival is off by orders of magnitude."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw heads, and hold distances, mass above the noise and distribution functions against laws."""
@@ -54,17 +58,15 @@ class HeadsLongContext(Study):
         moved = (UNKNOWN + large_entries(self.beta, self.tokens)) / self.tokens
         x = np.geomspace(law.ppf(0.02), 1.3 * max(law.edge, rival.edge), POINTS)
         noise = rival.support[0][1]
-        return xr.Dataset(
-            {
-                "mass": (("draw", "x"), [_mass(each, x) for each in found], {"long_name": "share of values up to x"}),
-                "predicted": (("law", "x"), [law.cdf(x), rival.cdf(x)], {"long_name": "mass of the law up to x"}),
-                "ks": (("draw", "law"), [[compare(each, which).ks for which in (law, rival)] for each in found]),
-                "share": ("draw", rest.draws, {"long_name": "share of the proportional law"}),
-                "allowed": ((), moved * rest.response),
-                "moved": ((), moved, {"long_name": "share of values that no law knows"}),
-                "beyond": ("draw", [1 - _mass(each, noise) for each in found], {"long_name": "share beyond the noise"}),
-                "predicted_beyond": ("law", [1 - law.cdf(noise), 1 - rival.cdf(noise)]),
-            },
+        return dataset(
+            mass=(("draw", "x"), [_mass(each, x) for each in found], "share of values up to x"),
+            predicted=(("law", "x"), [law.cdf(x), rival.cdf(x)], "mass of the law up to x"),
+            ks=(("draw", "law"), [[compare(each, which).ks for which in (law, rival)] for each in found]),
+            share=("draw", rest.draws, "share of the proportional law"),
+            allowed=((), moved * rest.response),
+            moved=((), moved, "share of values that no law knows"),
+            beyond=("draw", [1 - _mass(each, noise) for each in found], "share beyond the noise"),
+            predicted_beyond=("law", [1 - law.cdf(noise), 1 - rival.cdf(noise)]),
             coords={"x": ("x", x, {"long_name": "squared singular value of √T(A − uu′)"}), "law": list(LAWS)},
         )
 
@@ -74,40 +76,21 @@ class HeadsLongContext(Study):
             AttentionLaw(self.beta, self.head_dim / self.tokens),
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """How much of the proportional law there is, what lies beyond its edge, and which law is nearer."""
         reason = (
-            "rank of what the law leaves out, over T: the zero of the constant vector, the term of norms of keys, and "
-            "the expected number of entries whose square exceeds the variance of a row"
+            "derived: rank of what the law leaves out, over T: the zero of the constant vector, the term of norms, "
+            "and the expected number of entries whose square exceeds the variance of a row"
         )
-        return [
-            Claim(
-                statement="share of the proportional law in the distribution function",
-                place="ours",
-                measured=average(data.share),
-                predicted=0.0,
-                rival=Rival("the proportional law", 1.0),
-                finite_size=float(data.allowed),
-                reason=reason,
-            ),
-            Claim(
-                statement="share of values above the noise, where the proportional law has its first interval end",
-                place="ours",
-                measured=average(data.beyond),
-                predicted=float(data.predicted_beyond.sel(law=LAWS[0])),
-                rival=Rival("the proportional law", float(data.predicted_beyond.sel(law=LAWS[1]))),
-                finite_size=float(data.moved),
-                reason=reason,
-            ),
-            Claim(
-                statement="distance to the proportional law less that to the finite-head law",
-                place="ours",
-                measured=average(data.ks.sel(law=LAWS[1]) - data.ks.sel(law=LAWS[0])),
-                predicted=0.0,
-                rival=Rival("no nearer", 0.0),
-                relation=">=",
-            ),
-        ]
+        text = "share of the proportional law in the distribution function"
+        rival = "the proportional law", 1.0
+        yield Claim(text, "ours", data.share, 0.0, rival, finite_size=float(data.allowed), reason=reason)
+        text = "share of values above the noise, where the proportional law has its first interval end"
+        predicted = data.predicted_beyond.sel(law=LAWS[0])
+        rival = "the proportional law", data.predicted_beyond.sel(law=LAWS[1])
+        yield Claim(text, "ours", data.beyond, predicted, rival, finite_size=float(data.moved), reason=reason)
+        text = "distance to the proportional law less that to the finite-head law"
+        yield sign(text, "ours", data.ks.sel(law=LAWS[1]) - data.ks.sel(law=LAWS[0]), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Density of the logarithm beside both laws, and by how much the distribution functions differ."""
@@ -141,3 +124,28 @@ class HeadsLongContext(Study):
 
 def _mass(found: Spectrum, x: Any) -> Any:
     return np.searchsorted(found.values, x, side="right") / found.size
+
+
+def generator(rng: np.random.Generator, tokens: int) -> Any:
+    """A generator for attention of so many tokens: on the GPU, if they are many and there is one, else as it came."""
+    if tokens < LARGE or find_spec("torch") is None:
+        return rng
+    import torch
+
+    if not torch.cuda.is_available():
+        return rng
+    return torch.Generator("cuda").manual_seed(int(rng.integers(2**62)))
+
+
+def squared_values(model: SoftmaxAttention, source: Any) -> Spectrum:
+    """The spectrum of a draw of attention without its mean."""
+    if isinstance(source, np.random.Generator):
+        return model.spectrum(source)
+    import torch
+
+    weights = model.sample(source)
+    rest = model.tokens**0.5 * (weights - model.mask.mean(weights))
+    values = torch.linalg.eigvalsh(rest @ rest.mT).clamp(min=0)
+    return Spectrum.of(
+        values.cpu().numpy(), unit=Unit.SQUARED, rounding=model.tokens**0.5 * 2e-16 * float(values.max())
+    )

@@ -7,17 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from bulkedge.heads import Channel, published_rules, score_scales
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.plots.style import COLOURS, marks, panels
-from bulkedge.support.arrays import Index, Real, as_numpy
+from bulkedge.heads import Channel
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, sign, track
+from bulkedge.lab.studies.heads import READINGS, factors_of, losses_over
+from bulkedge.plots.style import COLOURS, panels
+from bulkedge.support.arrays import Index, as_numpy
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.progress import track
 from bulkedge.support.threads import one_thread
 
 LAYERS, HEADS, WIDTH = 2, 4, 64
@@ -30,7 +27,6 @@ BATCH, MEASURED = 1024, 16
 """Tokens of a step, and sequences from which heads are measured."""
 WARM_UP, COOL_DOWN = 20, 0.3
 """Steps over which the rate of Adam rises, and the share of all steps over which it falls to zero."""
-READINGS = ("no factor", "log length", "each head its own: participation", "each head its own: entropy")
 QUESTIONS = ("told", "stranger")
 NOTHING = -100
 """Label of what is not asked, as torch has it."""
@@ -68,18 +64,19 @@ class HeadsLonger(Study):
     decoders: int = parameter(Integers(2, 100), "decoders, each from weights of its own", 5, ours=8)
     sequences: int = parameter(Integers(2, 1000), "sequences that each decoder reads", 12, ours=32)
     small: ClassVar = {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16}
+    caption: ClassVar = """Loss by position for two kinds of question (left, middle), and the factors of all heads
+    by their β (right), a colour for each way of reading. Compare the ways right of the dashed line, where decoders
+    read more than they were trained on."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train decoders, measure their heads at their own context, and read on with the factors of each reading."""
         with one_thread(("torch",)):
             found = [self._decoder(rng) for _ in track(range(self.decoders), "decoders")]
         losses, factors, betas = (np.array(each) for each in zip(*found, strict=True))
-        return xr.Dataset(
-            {
-                "loss": (("decoder", "reading", "question", "position", "sequence"), losses, {"units": "nats"}),
-                "factor": (("decoder", "reading", "layer", "head"), factors, {"long_name": "factor on the scores"}),
-                "spread": (("decoder", "layer", "head"), betas, {"long_name": "β of a head at its own context"}),
-            },
+        return dataset(
+            loss=(("decoder", "reading", "question", "position", "sequence"), losses, {"units": "nats"}),
+            factor=(("decoder", "reading", "layer", "head"), factors, "factor on the scores"),
+            spread=(("decoder", "layer", "head"), betas, "β of a head at its own context"),
             coords={
                 "reading": list(READINGS),
                 "question": list(QUESTIONS),
@@ -97,12 +94,12 @@ class HeadsLonger(Study):
         """Losses of a decoder, (readings, questions, positions, sequences), its factors, and its heads' spreads."""
         decoder = _Decoder.trained(self, rng)
         channels = decoder.channels(_sequences(rng, MEASURED, self.context, self.longer * self.context))
-        factors = _factors(channels, self.context, self.longer * self.context)
+        factors = factors_of(channels, self.context, self.longer * self.context)
         text = _sequences(rng, self.sequences, self.longer * self.context, self.longer * self.context)
         losses = [_by_position(decoder.losses(text, each), text, self._ends()) for each in factors]
         return np.array(losses), factors, np.array([each.beta for each in channels])
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """What the longer context costs, what factors win back of it, and what they cost elsewhere."""
         loss = data.loss.rename(sequence="draw")
         told, stranger = (loss.sel(question=each, position=loss.position[-1]) for each in QUESTIONS)
@@ -110,27 +107,24 @@ class HeadsLonger(Study):
         plain, best = told.sel(reading=READINGS[0]), READINGS[-1]
         names, ends = "loss of told names", "at the end of the longer context"
         own = "less that at the end of the decoders' own without a factor"
-        claims = [
-            _sign(f"{names} {ends} without a factor, {own}", plain - known, ">=", "it costs nothing"),
-            _sign(f"{names} {ends} with {best}, {own}", told.sel(reading=best) - known, ">=", "all is won back"),
-        ]
+        yield _sign(f"{names} {ends} without a factor, {own}", plain - known, ">=", "it costs nothing")
+        yield _sign(f"{names} {ends} with {best}, {own}", told.sel(reading=best) - known, ">=", "all is won back")
         inside = loss.sel(question="told", position=self.context)
         for each in READINGS[1:]:
             won, lost = (both.sel(reading=each) - both.sel(reading=READINGS[0]) for both in (told, stranger))
             beyond = won - (inside.sel(reading=each) - known)
             change = f"{each}, less no factor"
-            claims += [
-                _sign(f"{names} {ends}: {change}", won, "<=", "no help"),
-                _sign(f"{names} {ends}, more than in their own: {change}", beyond, "<=", "heads are as flat there"),
-                _sign(f"loss of strangers {ends}: {change}", lost, ">=", "no harm"),
-            ]
-        return claims
+            yield _sign(f"{names} {ends}: {change}", won, "<=", "no help")
+            yield _sign(f"{names} {ends}, more than in their own: {change}", beyond, "<=", "heads are as flat there")
+            yield _sign(f"loss of strangers {ends}: {change}", lost, ">=", "no harm")
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Loss by position and question with each reading, and the factors of heads by their spread."""
         figure, (axes,) = panels(1, 3, width=3.3, height=3.0)
         for panel, question in zip(axes, data.question.values, strict=False):
-            _losses(panel, data.loss.sel(question=question), self.context)
+            losses_over(panel, data.position.values, data.loss.sel(question=question), 1.05)
+            panel.axvline(self.context, color="0.6", lw=0.8, ls="--", zorder=1)
+            panel.set(xlabel="position of the question, up to", ylabel="loss, nats")
             panel.set_title(TITLES[str(question)], fontsize=8)
         axes[0].legend(loc="upper left", fontsize=6, frameon=True, framealpha=1, edgecolor="none")
         axes[0].set_ylim(0, 1.35 * float(data.loss.sel(question="told").mean(["decoder", "sequence"]).max()))
@@ -149,14 +143,7 @@ class HeadsLonger(Study):
 
 def _sign(statement: str, difference: xr.DataArray, relation: Any, rival: str) -> Claim:
     """A difference between paired losses of these decoders is on one side of zero."""
-    return Claim(
-        statement=statement,
-        place="ours",
-        measured=average(difference),
-        predicted=0.0,
-        rival=Rival(rival, 0.0),
-        relation=relation,
-    )
+    return sign(statement, "ours", difference, rival, relation)
 
 
 def _sequences(rng: np.random.Generator, rows: int, tokens: int, names: int) -> Sequences:
@@ -279,14 +266,6 @@ def _together(vectors: Any) -> Any:
     return vectors.transpose(0, 1).flatten(1, 2).double()
 
 
-def _factors(channels: list[Channel], tokens: int, new_tokens: int) -> Real:
-    """Factors of all readings, in their order: (readings, layers, heads); ones for heads that no factor helps."""
-    one = np.ones((len(channels), HEADS))
-    own = [[score_scales(each, tokens, new_tokens, keep) for each in channels] for keep in ("participation", "entropy")]
-    published = published_rules(tokens, new_tokens)["log length"] * one
-    return np.array([one, published, *(np.nan_to_num(np.array(each), nan=1.0) for each in own)])
-
-
 def _by_position(losses: Real, text: Sequences, ends: list[int]) -> Real:
     """Mean losses of stretches that end there, by question: (questions, positions, rows); nan where none was asked."""
     asked = text.answers != NOTHING
@@ -298,17 +277,3 @@ def _by_position(losses: Real, text: Sequences, ends: list[int]) -> Real:
             sums = np.sum(np.where(which, losses, 0.0)[:, start:end], axis=1)
             found[number, column] = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
     return found
-
-
-def _losses(axes: Axes, loss: xr.DataArray, context: int) -> None:
-    """Means over decoders, whose scatter is the error; a line where the training ended."""
-    for number, (reading, colour) in enumerate(zip(loss.reading.values, COLOURS, strict=False)):
-        values = loss.sel(reading=reading).mean("sequence")
-        error = values.std("decoder", ddof=1) / values.sizes["decoder"] ** 0.5
-        shifted = loss.position.values * 1.05 ** (number - 1.5)
-        marks(axes, shifted, values.mean("decoder"), error, label=str(reading), color=colour, fmt="o-", lw=0.8)
-    axes.axvline(context, color="0.6", lw=0.8, ls="--", zorder=1)
-    axes.set(xlabel="position of the question, up to", ylabel="loss, nats", xscale="log")
-    axes.xaxis.set_major_locator(FixedLocator(list(loss.position.values)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(ScalarFormatter())

@@ -11,14 +11,10 @@ from matplotlib.figure import Figure
 
 from bulkedge.heads import Channel
 from bulkedge.heads.channel.moments import moments
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.base import Claims, Real, Study, dataset, sign, track
 from bulkedge.models import TEXTS, packaged_model, sample_text
 from bulkedge.plots.style import BARS, COLOURS, line, marks, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 FORMULAS = ("channel", "channel, many tokens", "expected attention")
 SHOWN = 8
@@ -38,6 +34,9 @@ class HeadsPopularity(Study):
     tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 256, ours=512)
     large: float = parameter(Interval(0.01, 0.5), "share from which on a key counts as popular", 0.1, ours=0.1)
     small: ClassVar = {"tokens": 256}
+    caption: ClassVar = """Predicted against measured shares of attention that keys receive, the distances of all
+    heads, and the keys that receive most. Points on the diagonal are keys whose popularity follows from moments of
+    queries and keys alone."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Read each text from a place drawn at random, and predict the columns of all heads."""
@@ -55,15 +54,13 @@ class HeadsPopularity(Study):
         popular = measured >= self.large
         order = np.argsort(np.abs(predicted[0] - measured).sum(axis=-1))
         some = order[np.linspace(0, len(order) - 1, SHOWN).astype(int)]
-        return xr.Dataset(
-            {
-                "correlation": (("formula", "head"), [_correlation(each, measured) for each in predicted]),
-                "variation": (("formula", "head"), np.abs(predicted - measured).sum(axis=-1) / 2),
-                "factor": (("formula", "key"), np.log2(predicted[:, popular] / measured[popular])),
-                "size": ("key", measured[popular], {"long_name": "measured share of popular keys"}),
-                "some_measured": (("some", "token"), measured[some], {"long_name": "measured share"}),
-                "some_predicted": (("some", "token"), predicted[0][some], {"long_name": "predicted share"}),
-            },
+        return dataset(
+            correlation=(("formula", "head"), [_correlation(each, measured) for each in predicted]),
+            variation=(("formula", "head"), np.abs(predicted - measured).sum(axis=-1) / 2),
+            factor=(("formula", "key"), np.log2(predicted[:, popular] / measured[popular])),
+            size=("key", measured[popular], "measured share of popular keys"),
+            some_measured=(("some", "token"), measured[some], "measured share"),
+            some_predicted=(("some", "token"), predicted[0][some], "predicted share"),
             coords={"formula": list(FORMULAS)},
         )
 
@@ -75,7 +72,7 @@ class HeadsPopularity(Study):
         window[:, 0], window[:, -1] = ids[:, 0], ids[:, -1]
         return window
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The channel is nearer than what leaves out the normaliser, as a whole and for popular keys."""
         channel, limit, rival = (data.sel(formula=each) for each in FORMULAS)
         factors = np.abs(rival.factor) - np.abs(channel.factor)
@@ -88,10 +85,8 @@ class HeadsPopularity(Study):
             ),
             ("popular keys: by how many more factors of two expected attention misses them", factors),
         ]
-        return [
-            Claim(statement, "ours", Estimate.of(values), 0.0, Rival("no nearer", 0.0), relation=">=")
-            for statement, values in pairs
-        ]
+        for statement, values in pairs:
+            yield sign(statement, "ours", values, "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Predicted against measured shares of some heads, distances of all, and the keys that take much."""

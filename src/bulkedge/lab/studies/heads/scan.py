@@ -12,16 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bulkedge.heads.measures.kinds import KINDS
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.base import NO_NUMBER, Claim, Claims, Estimate, Real, Study, track
 from bulkedge.models import TEXTS, sample_text
 from bulkedge.models.scanning.glossary import describe
 from bulkedge.plots.heads import plot_kinds
 from bulkedge.plots.style import BARS, SIMULATION, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Text, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 if TYPE_CHECKING:
     from bulkedge.models.scanning.results import Scan
@@ -57,6 +53,9 @@ class HeadsScan(Study):
     steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 300, ours=800)
     starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
     small: ClassVar = {"tokens": 48, "steps": 5, "starts": 3}
+    caption: ClassVar = """What a scan calls each head of a decoder, a row for each state of its training (left),
+    and the spectrum of the head that ends farthest from random weights (right). At initialisation heads should be
+    called random, and after training the spectrum on the right should leave that of random weights."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Numbers of all heads, those of the default decoder before and after its training; kinds are numbered."""
@@ -99,35 +98,28 @@ class HeadsScan(Study):
         options: dict[str, Any] = {"tokens": self.tokens, "draws": self.draws, "probe": probe}
         return scan(model, sample_text(self.text), tokenizer=tokenizer, rng=rng, **options)
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """What p-values of random heads are, how far trained ones are from them, and the best induction head."""
-        trained = self._told(data)
-        return trained if self.model else [*self._calibration(data), *trained, *self._induction(data)]
-
-    def _told(self, data: xr.Dataset) -> list[Claim]:
-        """Heads of the model as it is, against heads with random weights."""
+        if not self.model:
+            yield from self._calibration(data)
+        # heads of the model as it is, against heads with random weights
         final = data.sel(state=STATES[1])
         far = np.log(final.distance / final.null_distance).to_numpy()
         random = 0.0 if self.model else float(data.far_start.mean())
         middle, scatter = self._ranks(data)
-        return [
-            Claim(
-                statement="logarithm of the distance to random weights over that between them, mean of all heads",
-                place="ours",
-                measured=Estimate.of(far[np.isfinite(far)]),
-                predicted=random,
-                rival=Rival("heads with random weights", random),
-                relation=">=",
-            ),
-            Claim(
-                statement="mean p-value of the heads of the model as it is",
-                place="ours",
-                measured=Estimate(float(final.p.mean()), scatter / np.sqrt(12)),
-                predicted=middle,
-                rival=Rival("heads with random weights", middle),
-                relation="<=",
-            ),
-        ]
+        text = "logarithm of the distance to random weights over that between them, mean of all heads: above theirs"
+        rival = "heads with random weights", random
+        yield Claim(text, "ours", far[np.isfinite(far)], random, rival, relation=">=", one_sided=NO_NUMBER)
+        text = "mean p-value of the heads of the model as it is, below that of heads with random weights"
+        measured = Estimate(float(final.p.mean()), scatter / np.sqrt(12))
+        rival = "heads with random weights", middle
+        yield Claim(text, "ours", measured, middle, rival, relation="<=", one_sided=NO_NUMBER)
+        if not self.model and self.steps >= LEARNT:  # a training that was cut short says nothing of what training does
+            text = "induction score of the best head after training, above that of no preference"
+            rival = "no preference", data.chance
+            yield Claim(
+                text, "ours", data.prompt_induction.to_numpy(), data.chance, rival, relation=">=", one_sided=NO_NUMBER
+            )
 
     def _ranks(self, data: xr.Dataset) -> tuple[float, float]:
         """Mean of the p-values of one random model, and the scatter of shares of its heads over that of one head.
@@ -137,44 +129,19 @@ class HeadsScan(Study):
         heads, fresh = data.sizes["item"], self.draws * len(np.unique(data.layer))
         return (fresh + 2) / (2 * fresh + 2), float(np.sqrt(1 / heads + 1 / fresh))
 
-    def _calibration(self, data: xr.Dataset) -> list[Claim]:
+    def _calibration(self, data: xr.Dataset) -> Claims:
         """Before training p-values are ranks of heads among fresh ones, whose mean and scatter are known."""
         middle, scatter = self._ranks(data)
         scatter /= np.sqrt(self.starts)
         own, least = data.p_start, data.least_p_start
         smallest = "the smallest of nine p-values"
-        return [
-            Claim(
-                statement="mean p-value of heads before training",
-                place="ours",
-                measured=Estimate(float(own.mean()), scatter / np.sqrt(12)),
-                predicted=middle,
-                rival=Rival(smallest, float(least.mean())),
-            ),
-            Claim(
-                statement=f"share of heads before training with p up to {LEVEL}",
-                place="ours",
-                measured=Estimate(float((own <= LEVEL).mean()), scatter * np.sqrt(LEVEL * (1 - LEVEL))),
-                predicted=LEVEL,
-                rival=Rival(smallest, float((least <= LEVEL).mean())),
-                finite_size=1 / (self.draws * len(np.unique(data.layer)) + 1),
-                reason="p-values come in steps of one over the fresh heads and one",
-            ),
-        ]
-
-    def _induction(self, data: xr.Dataset) -> list[Claim]:
-        if self.steps < LEARNT:
-            return []  # a training that was cut short says nothing of what training does
-        return [
-            Claim(
-                statement="induction score of the best head after training",
-                place="ours",
-                measured=Estimate.of(data.prompt_induction.to_numpy()),
-                predicted=float(data.chance),
-                rival=Rival("no preference", float(data.chance)),
-                relation=">=",
-            )
-        ]
+        measured = Estimate(float(own.mean()), scatter / np.sqrt(12))
+        yield Claim("mean p-value of heads before training", "ours", measured, middle, (smallest, least.mean()))
+        text = f"share of heads before training with p up to {LEVEL}"
+        measured = Estimate(float((own <= LEVEL).mean()), scatter * np.sqrt(LEVEL * (1 - LEVEL)))
+        finite_size = 1 / (self.draws * len(np.unique(data.layer)) + 1)
+        reason = "derived: p-values come in steps of one over the fresh heads and one"
+        yield Claim(text, "ours", measured, LEVEL, (smallest, (least <= LEVEL).mean()), finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Kinds on the left, the spectrum of the head that is farthest from random weights on the right."""
@@ -243,7 +210,7 @@ OF_STARTS: dict[str, Callable[[Scan], Real]] = {
 
 def _prompts(model: Any, tokenizer: Any, place: tuple[int, ...], rng: np.random.Generator) -> tuple[Real, float]:
     """Induction scores of one head on prompts that did not choose it, and the score of a head without preference."""
-    from bulkedge.models import ordinary_tokens, probe
+    from bulkedge.models.scanning.probing import ordinary_tokens, probe
 
     vocabulary = ordinary_tokens(tokenizer)
     half = min(LONGEST // 2, len(vocabulary))

@@ -9,17 +9,14 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from bulkedge.heads import Channel, published_rules, score_scales
 from bulkedge.heads.softmax import Of, rows_of
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.plots.style import COLOURS, line, marks, panels
-from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, mean_marks, sign, track
+from bulkedge.lab.studies.heads import READINGS, factors_of, losses_over
+from bulkedge.plots.style import COLOURS, line, panels, plain_ticks
+from bulkedge.support.arrays import as_numpy
 from bulkedge.support.domains import Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 BETAS = (1.0, 2.0, 3.0)
 KEPT: dict[Any, Of] = {"entropy": "entropy", "participation": "participation", "mean participation": "keys"}
@@ -35,7 +32,6 @@ BATCH = 50
 """Rows that are drawn at once."""
 LENGTHS = 1, 2, 4, 8
 """How many times the tokens of its training the decoder reads."""
-READINGS = ("no factor", "log length", "each head its own: participation", "each head its own: entropy")
 LEARNT = 1.7
 """Loss at its own context below which a decoder has learnt: half that of letters at random."""
 SEQUENCES, MEASURED = 24, 32
@@ -63,6 +59,9 @@ class HeadsScoreScales(Study):
     steps: int = parameter(Integers(1, 10**4), "steps of its training", 600, ours=600)
     seeds: int = parameter(Integers(2, 100), "decoders", 3, ours=8)
     small: ClassVar = {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2}
+    caption: ClassVar = """Factors for the scores by rule and by spread, what rows keep with them at a longer
+    context, and the loss of decoders by the tokens they read. A rule keeps its quantity if its points stay level as
+    the context grows."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw rows at the new length with the factor; train decoders, and read their loss at each length."""
@@ -77,15 +76,13 @@ class HeadsScoreScales(Study):
         rules = [published_rules(REFERENCE, int(each) * REFERENCE) for each in times]
         factors = [[score_scales(BETAS, REFERENCE, int(each) * REFERENCE, keep) for each in times] for keep in KEPT]
         losses, betas = zip(*(self._decoder(rng) for _ in track(range(self.seeds), "decoders")), strict=True)
-        return xr.Dataset(
-            {
-                "drawn": (("keep", "beta", "draw"), drawn, {"long_name": "of rows at the new length, with the factor"}),
-                "exact": (("keep", "beta", "length"), exact, {"long_name": "mean without a factor"}),
-                "factor": (("keep", "times", "beta"), np.array(factors), {"long_name": "factor on the scores"}),
-                "rule": (("times", "published"), [list(each.values()) for each in rules]),
-                "loss": (("decoder", "reading", "context", "sequence"), np.array(losses), {"units": "nats"}),
-                "spread": (("decoder", "layer", "head"), np.array(betas), {"long_name": "β of a head"}),
-            },
+        return dataset(
+            drawn=(("keep", "beta", "draw"), drawn, "of rows at the new length, with the factor"),
+            exact=(("keep", "beta", "length"), exact, "mean without a factor"),
+            factor=(("keep", "times", "beta"), np.array(factors), "factor on the scores"),
+            rule=(("times", "published"), [list(each.values()) for each in rules]),
+            loss=(("decoder", "reading", "context", "sequence"), np.array(losses), {"units": "nats"}),
+            spread=(("decoder", "layer", "head"), np.array(betas), "β of a head"),
             coords={
                 "keep": list(KEPT),
                 "beta": list(BETAS),
@@ -113,24 +110,20 @@ class HeadsScoreScales(Study):
         for column, times in enumerate(LENGTHS):
             tokens = times * self.context
             inputs, labels = _repeating(rng, SEQUENCES, tokens, self.context)
-            for number, factors in enumerate(_factors(channels, self.context, tokens)):
+            readings = factors_of(channels, self.context, tokens) if times > 1 else [1.0] * len(READINGS)
+            for number, factors in enumerate(readings):
                 losses[number, column] = _loss(model, inputs, labels, factors, self.context // 2)
         return losses, np.array([each.beta for each in channels])
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """What rows keep, beside what they have without a factor; and what factors do at twice the context."""
-        found = [
-            Claim(
-                statement=f"{WORDS[keep]}, rows of β = {beta:g} with the factor that keeps the {keep}",
-                place="ours",
-                measured=Estimate.of(data.drawn.sel(keep=keep, beta=beta)),
-                predicted=float(data.exact.sel(keep=keep, beta=beta, length="old")),
-                rival=Rival("no factor", float(data.exact.sel(keep=keep, beta=beta, length="new"))),
-            )
-            for keep in KEPT
-            for beta in BETAS
-        ]
-        return [*found, *_helped(data.loss.rename(sequence="draw"))]
+        for keep in KEPT:
+            for beta in BETAS:
+                text = f"{WORDS[keep]}, rows of β = {beta:g} with the factor that keeps the {keep}"
+                predicted = data.exact.sel(keep=keep, beta=beta, length="old")
+                rival = "no factor", data.exact.sel(keep=keep, beta=beta, length="new")
+                yield Claim(text, "ours", data.drawn.sel(keep=keep, beta=beta), predicted, rival)
+        yield from _helped(data.loss.rename(sequence="draw"))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Factors by rule and by spread, what rows keep with them, and the loss of decoders by the tokens they read."""
@@ -147,42 +140,28 @@ class HeadsScoreScales(Study):
             label = f"{NAMED.get(name, name)}: {float(values[-1]):.2f}"
             line(rules, lengths, values, label=label, color="0.45", ls=style, lw=1)
         rules.set(ylabel="factor on the scores", yscale="log", title="lines: keeps participation; dotted: entropy")
-        _plain_ticks(rules, lengths[::2], [1, 1.5, 2, 3, 4])
+        rules.set_xscale("log")
+        plain_ticks(rules.xaxis, lengths[::2])
+        plain_ticks(rules.yaxis, [1, 1.5, 2, 3, 4])
         rules.set_xlabel(data["keys"].attrs["long_name"])
         rules.set_ylim(0.95, 2.4 * float(data.factor.max()))
         rules.legend(loc="upper left", fontsize=6, title="factor at the last length", title_fontsize=6)
-        _kept(kept, data, self)
-        for number, (reading, colour) in enumerate(zip(data.reading.values, COLOURS, strict=False)):
-            values = data.loss.sel(reading=reading).mean("sequence")
-            error = values.std("decoder", ddof=1) / values.sizes["decoder"] ** 0.5
-            shifted = data.context.values * 1.04 ** (number - 1.5)
-            marks(loss, shifted, values.mean("decoder"), error, label=str(reading), color=colour, fmt="o-", lw=0.8)
+        _draw_ratios(kept, data, self)
+        losses_over(loss, data.context.values, data.loss, 1.04)
         loss.set(xlabel=f"tokens read, by decoders of {self.context}", ylabel="loss of the last letters, nats")
         loss.set_title(f"{self.seeds} decoders, {self.steps} steps")
-        loss.set_xscale("log")
-        loss.xaxis.set_major_locator(FixedLocator(list(data.context.values)))
-        loss.xaxis.set_minor_locator(NullLocator())
-        loss.xaxis.set_major_formatter(ScalarFormatter())
         loss.legend(loc="upper left", fontsize=6)
         return figure
 
 
-def _helped(loss: xr.DataArray) -> list[Claim]:
+def _helped(loss: xr.DataArray) -> Claims:
     """What factors do at twice the context, in decoders that have learnt their task: others have nothing to keep."""
     learnt = loss.isel(context=0).sel(reading=READINGS[0]).mean("draw") < LEARNT
     if not learnt.any():
-        return []
+        return
     twice = loss.isel(context=1, decoder=np.flatnonzero(learnt))
-    return [
-        Claim(
-            statement="loss of these decoders at twice their context: factors that keep participation, less no factor",
-            place="ours",
-            measured=average(twice.sel(reading=READINGS[2]) - twice.sel(reading=READINGS[0])),
-            predicted=0.0,
-            rival=Rival("no help", 0.0),
-            relation="<=",
-        )
-    ]
+    text = "loss of these decoders at twice their context: factors that keep participation, less no factor"
+    yield sign(text, "ours", twice.sel(reading=READINGS[2]) - twice.sel(reading=READINGS[0]), "no help", "<=")
 
 
 def _rows(beta: float, tokens: int, count: int, rng: np.random.Generator) -> dict[Of, Real]:
@@ -216,14 +195,6 @@ def _repeating(rng: np.random.Generator, rows: int, tokens: int, context: int) -
     return torch.from_numpy(inputs), torch.from_numpy(labels)
 
 
-def _factors(channels: list[Channel], tokens: int, new_tokens: int) -> list[Any]:
-    """Factors of all readings, in their order; ones for heads that no factor helps."""
-    if tokens == new_tokens:
-        return [1.0] * len(READINGS)
-    own = [[score_scales(each, tokens, new_tokens, keep) for each in channels] for keep in ("participation", "entropy")]
-    return [1.0, published_rules(tokens, new_tokens)["log length"], *(np.nan_to_num(each, nan=1.0) for each in own)]
-
-
 def _loss(model: Any, inputs: Any, labels: Any, factors: Any, last: int) -> Real:
     """Mean loss of the last letters of each sequence, in nats, with the scores multiplied."""
     import torch
@@ -236,7 +207,7 @@ def _loss(model: Any, inputs: Any, labels: Any, factors: Any, last: int) -> Real
     return as_numpy(losses.mean(dim=1)).astype(float)
 
 
-def _kept(axes: Axes, data: xr.Dataset, study: HeadsScoreScales) -> None:
+def _draw_ratios(axes: Axes, data: xr.Dataset, study: HeadsScoreScales) -> None:
     """What rows have at the new length over what they had at the old one: one, if it was kept."""
     exact = data.exact / data.exact.sel(length="old")
     for number, keep in enumerate(data.keep.values):
@@ -246,20 +217,8 @@ def _kept(axes: Axes, data: xr.Dataset, study: HeadsScoreScales) -> None:
         axes.plot(where, exact.sel(keep=keep, length="new"), "x", ms=4, color=COLOURS[number], zorder=2)
     axes.axhline(1, color="0.6", lw=0.8, zorder=1)
     axes.set(xlabel="β", ylabel="at the new length, over the old", yscale="log", ylim=(0.02, 30), xlim=(0.6, 3.4))
-    _plain_ticks(axes, None, [0.1, 1, 10])
-    axes.xaxis.set_major_locator(FixedLocator(list(data.beta.values)))
+    plain_ticks(axes.yaxis, [0.1, 1, 10])
+    plain_ticks(axes.xaxis, data.beta)
     times = study.longer
     axes.set_title(f"{study.tokens} to {times * study.tokens} keys, {study.rows} rows; ×: no factor")
     axes.legend(loc="upper right", fontsize=6)
-
-
-def _plain_ticks(axes: Axes, x: np.ndarray | None, y: list[float]) -> None:
-    """Ticks at round numbers, written as such."""
-    chosen: list[tuple[Any, list[float]]] = [(axes.yaxis, y)]
-    if x is not None:
-        axes.set_xscale("log")
-        chosen.append((axes.xaxis, list(x)))
-    for axis, ticks in chosen:
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(ScalarFormatter())

@@ -11,14 +11,11 @@ from matplotlib.figure import Figure
 from scipy.linalg import eigh
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, mean_marks, track
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur
 from bulkedge.laws.spikes.shrinkage import Loss, factor
 from bulkedge.plots.style import COLOURS, line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.progress import track
 
 NOISES = ("white noise", "attention")
 LOSSES: dict[Loss, float] = {"frobenius": 1.0, "operator": 0.5, "nuclear": 1.0}
@@ -55,6 +52,9 @@ class HeadsShrinkage(Study):
     strengths: int = parameter(Integers(2, 50), "strengths of the signal", 4, ours=8)
     draws: int = parameter(Integers(8, 1000), "matrices for each strength", 24, ours=24)
     small: ClassVar = {"size": 160, "strengths": 3, "draws": 16}
+    caption: ClassVar = """Loss of estimates of a rank-one signal over that of the oracle, by the signal's strength,
+    for each noise and loss. The blue rule, made from the law of the noise, should stay at one, and truncation
+    should be far above it at every strength."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Plant a direction of each strength in noise of both kinds and two sizes."""
@@ -96,18 +96,16 @@ class HeadsShrinkage(Study):
         order = 2 ** np.array(list(LOSSES.values()))[:, None, None, None]
         dims = "loss", "rule", "strength", "draw"
         predicted, curve = (_predicted(law, threshold * at) for at in (relative, fine))
-        return xr.Dataset(
-            {
-                "excess": (dims, whole, {"long_name": "loss over that of the oracle"}),
-                "limit": (dims, (order * whole - half) / (order - 1), {"long_name": "the same, extrapolated"}),
-                "predicted": (dims[:-1], predicted, {"long_name": "its limit"}),
-                "curve": (("loss", "rule", "fine_strength"), curve, {"long_name": "its limit"}),
-                "taken": (dims[2:], 2 * taken[..., 0] - taken[..., 1], {"long_name": "share taken for signal"}),
-                "power": (dims[2:], 2 * power[..., 0] - power[..., 1], {"long_name": "their squared length over n"}),
-                "predicted_taken": ((), 1 - law.cdf(_white(law).edge)),
-                "predicted_power": ((), _power(law)),
-                "threshold": ((), threshold, {"long_name": "detection threshold"}),
-            }
+        return dataset(
+            excess=(dims, whole, "loss over that of the oracle"),
+            limit=(dims, (order * whole - half) / (order - 1), "the same, extrapolated"),
+            predicted=(dims[:-1], predicted, "its limit"),
+            curve=(("loss", "rule", "fine_strength"), curve, "its limit"),
+            taken=(dims[2:], 2 * taken[..., 0] - taken[..., 1], "share taken for signal"),
+            power=(dims[2:], 2 * power[..., 0] - power[..., 1], "their squared length over n"),
+            predicted_taken=((), 1 - law.cdf(_white(law).edge)),
+            predicted_power=((), _power(law)),
+            threshold=((), threshold, "detection threshold"),
         )
 
     def _observed(self, noise: str, size: int, x: float, rng: np.random.Generator) -> tuple[float, ...]:
@@ -126,30 +124,21 @@ class HeadsShrinkage(Study):
         shrunk = _white(self._law(noise)).shrink(eigh(gram, eigvals_only=True), ratio=1.0)
         return value, (ours @ left) ** 2, (theirs @ right) ** 2, np.mean(shrunk > 0), shrunk.sum() / size
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The law's shrinkage is the oracle's, truncation is not, and white noise's takes noise for signal."""
         ours, _, truncation = RULES
-        claims = []
         for noise in NOISES:
             for loss in LOSSES:
                 one, setting = data.sel(noise=noise, loss=loss), f"{noise}, {loss} loss"
-                claims.append(_claim(one, f"{setting}: that of {ours} over the oracle's", ours, truncation))
-                claims.append(_claim(one, f"{setting}: that of {truncation} over the oracle's", truncation, ours))
+                yield _claim(one, f"{setting}: that of {ours} over the oracle's", ours, truncation)
+                yield _claim(one, f"{setting}: that of {truncation} over the oracle's", truncation, ours)
         attention = data.sel(noise=NOISES[1])
         for name, statement in (
             ("taken", "share of the values that white noise's shrinkage takes for signal"),
             ("power", "squared length of what it takes for signal, over the size"),
         ):
-            claims.append(
-                Claim(
-                    statement=f"attention: {statement}",
-                    place="ours",
-                    measured=average(attention[name]),
-                    predicted=float(attention[f"predicted_{name}"]),
-                    rival=Rival("the signal alone, as in white noise", float(data[f"predicted_{name}"][0])),
-                )
-            )
-        return claims
+            rival = "the signal alone, as in white noise", data[f"predicted_{name}"][0]
+            yield Claim(f"attention: {statement}", "ours", attention[name], attention[f"predicted_{name}"], rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Loss over that of the oracle by strength: a row for each noise, a column for each loss."""
@@ -183,13 +172,8 @@ class HeadsShrinkage(Study):
 
 def _claim(data: xr.Dataset, statement: str, rule: str, rival: str) -> Claim:
     """Mean over the strengths; the rival is that the rule does as another."""
-    return Claim(
-        statement=statement,
-        place="ours",
-        measured=average(data.limit.sel(rule=rule)),
-        predicted=float(data.predicted.sel(rule=rule).mean()),
-        rival=Rival(f"that of {rival}", float(data.predicted.sel(rule=rival).mean())),
-    )
+    against = f"that of {rival}", data.predicted.sel(rule=rival).mean()
+    return Claim(statement, "ours", data.limit.sel(rule=rule), data.predicted.sel(rule=rule).mean(), against)
 
 
 def _white(law: Law) -> Law:

@@ -11,15 +11,12 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.base import NO_NUMBER, Claim, Claims, Estimate, Study, sign, track
 from bulkedge.models import TEXTS, sample_text
 from bulkedge.models.watching.alarms import BEYOND
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.support.threads import one_thread
 
 LAYERS, HEADS, WIDTH = 3, 4, 96
@@ -50,6 +47,9 @@ class HeadsWatch(Study):
     middle: float = parameter(Interval(1e-5, 1.0), "a higher rate", 0.01, ours=0.01)
     high: float = parameter(Interval(1e-5, 1.0), "a rate that is too high", 0.05, ours=0.03)
     small: ClassVar = {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3}
+    caption: ClassVar = """Training losses (left) and the largest score scale β (right) of all runs over steps, with
+    the mean of each rate drawn thick. At too high a rate β crosses the dashed line early, where triangles mark the
+    alarm, while healthy runs stay below it."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train and watch all runs."""
@@ -68,48 +68,34 @@ class HeadsWatch(Study):
         freezing = {"freezing": freezing_beta(self.tokens)}
         return xr.Dataset(data, coords | {"rate": rates}, attrs=freezing)
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """How spreads grow with the rate, that the alarm is early and not false, and what the remedy wins back."""
         first = np.log(data.typical.sel(reading=slice(1, self.steps / 8))).mean("reading")
         powers = (first.sel(way="high") - first.sel(way="low")) / np.log(self.high / self.low)
-        claims = [
-            Claim(
-                statement="power of the rate with which the spread of half of the heads of a layer grows, in the first "
-                "eighth of the run",
-                place="ours",
-                measured=Estimate.of(powers),
-                predicted=1.0,
-                rival=Rival("in proportion, as if queries or keys alone moved", 1.0),
-                relation=">=",
-            ),
-            _share(
-                "share of runs at the high rate with an alarm of a runaway in their first fifth",
-                data.alarm.sel(way="high").values <= EARLY * self.steps,
-                1.0,
-            ),
-            _share(
-                "share of runs at the low rate with such an alarm at any time",
-                np.isfinite(data.alarm.sel(way="low").values),
-                0.0,
-            ),
-        ]
-        return claims if self.steps < LONG else [*claims, *self._at_the_end(data)]
+        text = (
+            "power of the rate with which the spread of half of the heads of a layer grows, in the first "
+            "eighth of the run, above one"
+        )
+        rival = "in proportion, as if queries or keys alone moved", 1.0
+        yield Claim(text, "ours", powers, 1.0, rival, relation=">=", one_sided=NO_NUMBER)
+        early = data.alarm.sel(way="high").values <= EARLY * self.steps
+        yield _share("share of runs at the high rate with an alarm of a runaway in their first fifth", early, 1.0)
+        raised = np.isfinite(data.alarm.sel(way="low").values)
+        yield _share("share of runs at the low rate with such an alarm at any time", raised, 0.0)
+        if self.steps >= LONG:
+            yield from self._at_the_end(data)
 
     @staticmethod
-    def _at_the_end(data: xr.Dataset) -> list[Claim]:
+    def _at_the_end(data: xr.Dataset) -> Claims:
         """What is claimed of runs that have ended."""
         midway = (data.end.sel(way="low") + data.end.sel(way="high")) / 2
         raised = np.isfinite(data.alarm.sel(way="middle").values)
-        remedy = Claim(
-            statement="how far below the middle of the losses at the low and the high rate QK-norm brings the high "
-            "one, in nats, on text that was not learnt",
-            place="ours",
-            measured=Estimate.of(midway - data.end.sel(way="high, QK-norm")),
-            predicted=0.0,
-            rival=Rival("it wins back less than half", 0.0),
-            relation=">=",
+        yield _share("share of runs at the middle rate with such an alarm at any time", raised, 1.0)
+        text = (
+            "how far below the middle of the losses at the low and the high rate QK-norm brings the high "
+            "one, in nats, on text that was not learnt"
         )
-        return [_share("share of runs at the middle rate with such an alarm at any time", raised, 1.0), remedy]
+        yield sign(text, "ours", midway - data.end.sel(way="high, QK-norm"), "it wins back less than half")
 
     def _trained(self, seed: int, way: int) -> dict[str, Any]:
         """One run: its losses, spreads, alarm and end."""
@@ -187,8 +173,8 @@ class HeadsWatch(Study):
 
 def _share(statement: str, happened: Any, predicted: float) -> Claim:
     """That something happens in all runs, or in none, and not in half of them."""
-    rival = Rival("half of them", 0.5)
-    return Claim(statement=statement, place="ours", measured=_frequency(happened), predicted=predicted, rival=rival)
+    rival = ("half of them", 0.5)
+    return Claim(statement, "ours", _frequency(happened), predicted, rival)
 
 
 def _frequency(happened: Any) -> Estimate:

@@ -12,14 +12,11 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap, without_outliers
 from bulkedge.ensembles.stack import AttentionStack, Repair
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Study, dataset, mean_marks, sign, track
+from bulkedge.lab.studies.propagation import SYMBOLS, decades, integers, row_variance
 from bulkedge.laws import AttentionLaw, Law, MarchenkoPastur, QuarterCircle, free_mul
 from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 NOTHING, MEAN, TOP, ALL = "nothing", "the mean", "the top ones", "all beyond the edge"
 LEVEL = 0.01
@@ -40,8 +37,11 @@ class PropagationAllOutliers(Study):
     beta: float = parameter(Interval(0.1, 1.5), "inverse temperature", 0.5, ours=0.5)
     depth: int = parameter(Integers(3, 20), "layers", 5, ours=8)
     top: int = parameter(Integers(1, 100), "directions taken out where a number is", 5, ours=5)
-    draws: int = parameter(Integers(4, 100), "draws", 24, ours=24)
+    draws: int = parameter(Integers(4, 100), "draws", 36, ours=36)
     small: ClassVar = {"tokens": 80, "depth": 3, "draws": 12}
+    caption: ClassVar = """Singular values of the first two layers, stable rank, and values beyond the edge in a
+    deep stack from which different parts are removed. Every removal raises the rank of the first layer, and in all
+    of them it falls back towards one within five layers."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """The same stack under each repair."""
@@ -68,18 +68,17 @@ class PropagationAllOutliers(Study):
                 whole = [stack.attend(signal, each.weights) for signal, each in zip(signals, layers, strict=True)]
                 values[k, draw] = [np.linalg.svd(a, compute_uv=False) for a in whole]
                 beyond[k, draw] = np.sum(values[k, draw] > stack.attention_edge, axis=-1)
+        own = row_variance(self.beta, self.tokens)
         dims = ("removed", "draw", "layer")
-        return xr.Dataset(
-            {
-                "rank": (dims, rank, {"long_name": "stable rank of the kernel"}),
-                "share": (dims, share, {"long_name": "share of the signal that tokens do not have in common"}),
-                "beyond": (dims, beyond, {"long_name": "singular values of A beyond the edge"}),
-                "value": (("removed", "layer", "index"), values.mean(axis=1), {"long_name": "singular values of A"}),
-                "edge": ((), stack.attention_edge, {"long_name": "edge of layer 1"}),
-                "predicted_rank": ((), self._rank(AttentionLaw(self.beta, 1.0)), {"long_name": "layer 1, no mean"}),
-                "markov_rank": ((), self._rank(QuarterCircle(variance).squared()), {"long_name": "if it were Markov"}),
-                "predicted_share": ((), variance / (1 + variance), {"long_name": "layer 1, nothing removed"}),
-            },
+        return dataset(
+            rank=(dims, rank, "stable rank of the kernel"),
+            share=(dims, share, "share of the signal that tokens do not have in common"),
+            beyond=(dims, beyond, "singular values of A beyond the edge"),
+            value=(("removed", "layer", "index"), values.mean(axis=1), "singular values of A"),
+            edge=((), stack.attention_edge, "edge of layer 1"),
+            predicted_rank=((), self._rank(AttentionLaw(self.beta, 1.0)), "layer 1, no mean"),
+            markov_rank=((), self._rank(QuarterCircle(variance).squared()), "if it were Markov"),
+            predicted_share=((), own / (1 + own), "layer 1, nothing removed"),
             coords={"removed": list(repairs), "layer": np.arange(1, self.depth + 1)},
         )
 
@@ -88,81 +87,45 @@ class PropagationAllOutliers(Study):
         kernel = free_mul(law, MarchenkoPastur(1.0))
         return float(self.tokens * kernel.moment(2) / kernel.finite_edge(self.tokens, 0.5) ** 2)
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """One outlier and known ranks at first; what each repair keeps of the rank at last."""
-        return [*self._first(data.sel(layer=1)), *self._gains(data)]
+        yield from self._first(data.sel(layer=1))
+        # rank gained in layers 2 and 3, before the product of so many matrices loses it anyway
+        deep: xr.DataArray = np.log(data["rank"].sel(layer=[2, 3])).mean("layer")  # type: ignore[arg-type]
+        by_mean = deep.sel(removed=MEAN) - deep.sel(removed=NOTHING)
+        by_rest = deep.sel(removed=ALL) - deep.sel(removed=MEAN)
+        text = "log of the stable rank, mean of layers 2 and 3: gained by removing the mean"
+        yield sign(text, "propagation: Proposition 5, Figure 2", by_mean, "no gain")
+        text = "the same, gained by removing all beyond the edge instead of the mean alone"
+        yield sign(text, OPEN, by_rest, "no gain")
+        text = "the first gain less the second: the mean is most of the matter"
+        yield sign(text, OPEN, by_mean - by_rest, "as much again")
 
-    def _first(self, data: xr.Dataset) -> list[Claim]:
+    def _first(self, data: xr.Dataset) -> Claims:
         """The first layer, where theory has numbers."""
         counts = data.beyond.sel(removed=NOTHING).values
         alarms = LEVEL + LargeEntries(self.beta, self.tokens, self.tokens).beyond(self.tokens * float(data.edge) ** 2)
         ratio: xr.DataArray = np.log(data["rank"].sel(removed=MEAN) / data.predicted_rank)
-        return [
-            Claim(
-                statement="layer 1: singular values of A beyond the edge",
-                place="propagation: Theorem 2, Figure 7",
-                measured=Estimate(
-                    float(counts.mean()),
-                    float(max(counts.std(ddof=1), LEVEL**0.5)) / len(counts) ** 0.5,
-                    len(counts) - 1,
-                ),
-                predicted=1.0,
-                rival=Rival("none, no gap", 0.0),
-                finite_size=alarms,
-                reason="false alarms, and values that single large entries of the softmax make",
-            ),
-            Claim(
-                statement="layer 1, nothing removed: share of the signal that is not common to all tokens",
-                place="propagation: Figure 2; ours",
-                measured=Estimate.of(data.share.sel(removed=NOTHING)),
-                predicted=float(data.predicted_share),
-                rival=Rival("a half, as of Markov attention of variance one", 0.5),
-                finite_size=4 / self.tokens,
-                reason="4/T, for rows that sum to one and tokens of mean zero",
-            ),
-            Claim(
-                statement="layer 1, the mean removed: log of the stable rank over its prediction",
-                place="propagation: Proposition 5; ours",
-                measured=Estimate.of(ratio),
-                predicted=0.0,
-                rival=Rival("if attention were Markov", float(np.log(data.markov_rank / data.predicted_rank))),
-                finite_size=12 / self.tokens,
-                reason="LayerNorm takes from the tokens' squared lengths a relative variance of 2/T each from queries, "
-                "keys and values, which widens the law; the edge enters squared",
-            ),
-        ]
-
-    def _gains(self, data: xr.Dataset) -> list[Claim]:
-        """Rank gained in layers 2 and 3, before the product of so many matrices loses it anyway."""
-        deep: xr.DataArray = np.log(data["rank"].sel(layer=[2, 3])).mean("layer")  # type: ignore[arg-type]
-        by_mean = deep.sel(removed=MEAN) - deep.sel(removed=NOTHING)
-        by_rest = deep.sel(removed=ALL) - deep.sel(removed=MEAN)
-        return [
-            Claim(
-                statement="log of the stable rank, mean of layers 2 and 3: gained by removing the mean",
-                place="propagation: Proposition 5, Figure 2",
-                measured=Estimate.of(by_mean),
-                predicted=0.0,
-                rival=Rival("no gain", 0.0),
-                relation=">=",
-            ),
-            Claim(
-                statement="the same, gained by removing all beyond the edge instead of the mean alone",
-                place=OPEN,
-                measured=Estimate.of(by_rest),
-                predicted=0.0,
-                rival=Rival("no gain", 0.0),
-                relation=">=",
-            ),
-            Claim(
-                statement="the first gain less the second: the mean is most of the matter",
-                place=OPEN,
-                measured=Estimate.of(by_mean - by_rest),
-                predicted=0.0,
-                rival=Rival("as much again", 0.0),
-                relation=">=",
-            ),
-        ]
+        place = "propagation: Theorem 2, Figure 7"
+        spread = float(max(counts.std(ddof=1), LEVEL**0.5))
+        found = Estimate(float(counts.mean()), spread / len(counts) ** 0.5, len(counts) - 1)
+        reason = "derived: false alarms, and values that single large entries of the softmax make"
+        text = "layer 1: singular values of A beyond the edge"
+        yield Claim(text, place, found, 1.0, ("none, no gap", 0.0), alarms, reason)
+        text = "layer 1, nothing removed: share of the signal that is not common to all tokens"
+        place, share = "propagation: Figure 2; ours", data.share.sel(removed=NOTHING)
+        rival = "a half, as of Markov attention of variance one", 0.5
+        yield Claim(text, place, share, data.predicted_share, rival)
+        yield Claim(
+            "layer 1, the mean removed: log of the stable rank over its prediction",
+            "propagation: Proposition 5; ours",
+            ratio,
+            0.0,
+            ("if attention were Markov", np.log(data.markov_rank / data.predicted_rank)),
+            finite_size=12 / self.tokens,
+            reason="derived: LayerNorm takes from the tokens' squared lengths a relative variance of 2/T each from "
+            "queries, keys and values, which widens the law; the edge enters squared",
+        )
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Singular values of the first two layers with their outliers, stable rank and values beyond the edge."""
@@ -176,9 +139,8 @@ class PropagationAllOutliers(Study):
                     marks(axes, rank, one, label=kind, color=colour, fmt=symbol, ms=2.5)
             axes.axhline(float(data.edge), color=COLOURS[-1], ls=":", label="edge of layer 1")
             decades(axes)
-            axes.set(
-                title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A", xlim=(0, SHOWN), ylim=(0.004, 2)
-            )
+            axes.set(title=f"layer {layer}", xlabel="rank k", ylabel="singular value of A")
+            axes.set(xlim=(0, SHOWN), ylim=(0.004, 2))
         ranks, counts = grid[0, 2:]
         for axes, name, label in ((ranks, "rank", "stable rank"), (counts, "beyond", "values beyond the edge")):
             for kind, colour, symbol in zip(kinds, COLOURS, SYMBOLS, strict=False):
@@ -195,7 +157,6 @@ class PropagationAllOutliers(Study):
         handles, labels = ranks.get_legend_handles_labels()
         figure.legend(handles, [f"removed: {each}" for each in labels], loc="outside lower center", ncols=4)
         title = f"key-query attention with LayerNorm: T = d = {self.tokens}, β = {self.beta}"
-        figure.suptitle(
-            f"{title}, {data.sizes['draw']} draws; dotted: edge of layer 1; dashed: one outlier", fontsize=8
-        )
+        title = f"{title}, {data.sizes['draw']} draws; dotted: edge of layer 1; dashed: one outlier"
+        figure.suptitle(title, fontsize=8)
         return figure

@@ -11,15 +11,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, difference, mean_marks, sign, track
+from bulkedge.lab.studies.propagation import MANY, SYMBOLS, decades, integers, row_variance, sizes_axis
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 SKIP: dict[str, Any] = {"skip": 1.0, "skip_scaling": "rescaled"}
 MARKOV: dict[str, Any] = {"entries": "exponential"}
@@ -31,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Markov + skip + LN": MARKOV | SKIP | {"layer_norm": True},
     "key-query": KEY_QUERY,
     "key-query + LN": KEY_QUERY | {"layer_norm": True},
+    "key-query + skip": KEY_QUERY | SKIP,
     "key-query + skip + LN": KEY_QUERY | SKIP | {"layer_norm": True},
 }
 GAPS = ("kept", "removed")
@@ -57,6 +54,9 @@ class PropagationGradients(Study):
     tokens: int = parameter(Integers(8, 500), "tokens of the part on depth", 64, ours=100)
     deepest: int = parameter(Integers(2, 20), "largest depth there", 5, ours=8)
     small: ClassVar = {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3}
+    caption: ClassVar = """Squared gradient norms of the first layer's values over tokens and depth, with the gap
+    (top) and without it (bottom). With the gap the slopes of the middle panel grow with depth; without it they stay
+    the same."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """One layer, a few layers, and over depth."""
@@ -68,8 +68,8 @@ class PropagationGradients(Study):
             for i, gap in enumerate((True, False)):
                 for j, options in enumerate(VARIANTS.values()):
                     norms[i, j, k] = _estimated(AttentionStack(1, size, size, gap=gap, **options), self.draws, rng)
-        return xr.Dataset(
-            {"one_layer": (("gap", "variant", "size", "draw"), norms, {"long_name": "squared gradient norm, L = 1"})},
+        return dataset(
+            one_layer=(("gap", "variant", "size", "draw"), norms, "squared gradient norm, L = 1"),
             coords={"gap": list(GAPS), "variant": list(VARIANTS), "size": list(self.sizes)},
         )
 
@@ -83,11 +83,9 @@ class PropagationGradients(Study):
                     norms[i, j, k] = [gradient_norms(stack, stack.layers(rng))[0] for _ in range(self.draws)]
                     predicted[i, j, k] = stack.predicted_gradient()
         dims = ("gap", "depth", "size")
-        return xr.Dataset(
-            {
-                "norm": ((*dims, "draw"), norms, {"long_name": "squared gradient norm of the first layer"}),
-                "predicted": (dims, predicted, {"long_name": "its expectation"}),
-            },
+        return dataset(
+            norm=((*dims, "draw"), norms, "squared gradient norm of the first layer"),
+            predicted=(dims, predicted, "its expectation"),
             coords={"depth": list(self.depths)},
         )
 
@@ -101,110 +99,78 @@ class PropagationGradients(Study):
                     found[i, j, k] = _estimated(stack, self.draws, rng)
         stacks = [[AttentionStack(depth, self.tokens, self.tokens, gap=gap, **MARKOV) for depth in steps.tolist()]
                   for gap in (True, False)]  # fmt: skip
-        return xr.Dataset(
-            {
-                "over_depth": (("gap", "variant", "step", "draw"), found, {"long_name": "squared gradient norm"}),
-                "expected": (("gap", "step"), [[stack.predicted_gradient() for stack in row] for row in stacks]),
-            },
+        return dataset(
+            over_depth=(("gap", "variant", "step", "draw"), found, "squared gradient norm"),
+            expected=(("gap", "step"), [[stack.predicted_gradient() for stack in row] for row in stacks]),
             coords={"step": steps},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Expectations, growth with T, and with depth."""
-        few = [claim for gap in GAPS for claim in self._few_claims(data.sel(gap=gap), gap)]
-        return [*self._one_claims(data), *few, *self._depth_claims(data)]
+        yield from self._one_claims(data)
+        for gap in GAPS:
+            one = data.sel(gap=gap)
+            # a few layers of Markov attention: constants and exponents
+            span, depth = log(self.sizes[-1] / self.sizes[0]), self.depths[-1]
+            place = "propagation: Proposition 4" if gap == "kept" else "propagation: Proposition 6"
+            ends = one.norm.sel(depth=depth).isel(size=[0, -1]).values
+            limits = one.predicted.sel(depth=depth).isel(size=[0, -1]).values
+            for each in self.depths:
+                text = f"gap {gap}, depth {each}: gradient over its expectation, all sizes"
+                measured = (one.norm / one.predicted).sel(depth=each)
+                yield Claim(text, f"{place}; ours", measured, 1.0, _other_gap(each, gap, self.sizes))
+            text = f"gap {gap}: exponent of T at depth {depth}, whose limit is {depth if gap == 'kept' else 1}"
+            rival = ("linear", 1.0) if gap == "kept" else ("as with the gap", depth)
+            yield Claim(text, place, _growth(ends, span), log(limits[1] / limits[0]) / span, rival)
+        yield from self._depth_claims(data)
 
-    def _one_claims(self, data: xr.Dataset) -> list[Claim]:
+    def _one_claims(self, data: xr.Dataset) -> Claims:
         """One layer: linear in T for all, and what the gap does to the slope."""
         ends = data.one_layer.isel(size=[0, -1])
         span = log(self.sizes[-1] / self.sizes[0])
-        linear = [
-            Claim(
-                statement=f"{variant}, gap {gap}: exponent of T in the gradient of one layer",
-                place="propagation: Figure 4" if gap == "kept" else "propagation: Figure 4, Proposition 6",
-                measured=_growth(ends.sel(gap=gap, variant=variant).values, span),
-                predicted=1.0,
-                rival=Rival("2, as of two layers", 2.0),
-                finite_size=4 / self.sizes[0] / span,
-                reason="4/T at the smallest size, for rows that sum to one and tokens of mean zero",
-            )
-            for variant in VARIANTS
-            for gap in GAPS
-        ]
-        return [*linear, *(self._slope(data, *each) for each in (("Markov", 2), ("Markov + LN", 1)))]
+        for variant in VARIANTS:
+            for gap in GAPS:
+                text = f"{variant}, gap {gap}: exponent of T in the gradient of one layer, whose limit is 1"
+                place = "propagation: Figure 4" if gap == "kept" else "propagation: Figure 4, Proposition 6"
+                measured = _growth(ends.sel(gap=gap, variant=variant).values, span)
+                predicted = 1 + log(_level(variant, gap, self.sizes[-1]) / _level(variant, gap, self.sizes[0])) / span
+                bent = variant.endswith("skip + LN")
+                finite_size = bent / self.sizes[0] / span
+                reason = "derived: squared lengths behind the skip fluctuate by 2/T, which q/(1 + q) bends" * bent
+                yield Claim(text, place, measured, predicted, ("2, as of two layers", 2.0), finite_size, reason)
+        for each in (("Markov", 2), ("Markov + LN", 1)):
+            yield self._slope(data, *each)
 
     def _slope(self, data: xr.Dataset, variant: str, rounded: int) -> Claim:
         """What the gap multiplies the gradient of one layer with: under LayerNorm nothing at all."""
         size = self.sizes[-1]
         kept, removed = (data.one_layer.sel(gap=gap, variant=variant, size=size).values for gap in GAPS)
         other = 1 + (size + 1) / (size - 1)
-        return Claim(
-            statement=f"{variant}: gradient of one layer with the gap over that without it, whose limit is {rounded}",
-            place="propagation: Figure 4, Proposition 4; ours",
-            measured=_quotient(kept, removed),
-            predicted=other if rounded == 2 else 1.0,
-            rival=Rival("1, no effect", 1.0) if rounded == 2 else Rival("2, as without LayerNorm", other),
-        )
+        text = f"{variant}: gradient of one layer with the gap over that without it, whose limit is {rounded}"
+        place = "propagation: Figure 4, Proposition 4; ours"
+        rival = ("1, no effect", 1.0) if rounded == 2 else ("2, as without LayerNorm", other)
+        return Claim(text, place, _quotient(kept, removed), other if rounded == 2 else 1.0, rival)
 
-    def _few_claims(self, one: xr.Dataset, gap: str) -> list[Claim]:
-        """A few layers of Markov attention: constants and exponents."""
-        span, depth = log(self.sizes[-1] / self.sizes[0]), self.depths[-1]
-        place = "propagation: Proposition 4" if gap == "kept" else "propagation: Proposition 6"
-        ends = one.norm.sel(depth=depth).isel(size=[0, -1]).values
-        limits = one.predicted.sel(depth=depth).isel(size=[0, -1]).values
-        constants = [
-            Claim(
-                statement=f"gap {gap}, depth {each}: gradient over its expectation, all sizes",
-                place=f"{place}; ours",
-                measured=average((one.norm / one.predicted).sel(depth=each)),
-                predicted=1.0,
-                rival=_other_gap(each, gap, self.sizes),
-            )
-            for each in self.depths
-        ]
-        return [
-            *constants,
-            Claim(
-                statement=f"gap {gap}: exponent of T at depth {depth}, whose limit is {depth if gap == 'kept' else 1}",
-                place=place,
-                measured=_growth(ends, span),
-                predicted=log(limits[1] / limits[0]) / span,
-                rival=Rival("linear", 1.0) if gap == "kept" else Rival("as with the gap", depth),
-            ),
-        ]
-
-    def _depth_claims(self, data: xr.Dataset) -> list[Claim]:
+    def _depth_claims(self, data: xr.Dataset) -> Claims:
         """Powers of T that a layer brings."""
         reach, bound = (self.deepest - 1) * log(self.tokens), log(2) / log(self.tokens)
-        claims = []
         for gap, other in (("kept", "controlled, no growth"), ("removed", "T a layer")):
             expected = data.expected.sel(gap=gap).values
-            claims.append(
-                Claim(
-                    statement=f"Markov, gap {gap}: powers of T in the gradient for each layer, up to {self.deepest}",
-                    place="propagation: Figure 5",
-                    measured=_growth(data.over_depth.sel(gap=gap, variant="Markov").isel(step=[0, -1]).values, reach),
-                    predicted=log(expected[-1] / expected[0]) / reach,
-                    rival=Rival(other, 0.0 if gap == "kept" else 1.0),
-                )
-            )
+            text = f"Markov, gap {gap}: powers of T in the gradient for each layer, up to {self.deepest}"
+            measured = _growth(data.over_depth.sel(gap=gap, variant="Markov").isel(step=[0, -1]).values, reach)
+            rival = other, 0.0 if gap == "kept" else 1.0
+            yield Claim(text, "propagation: Figure 5", measured, log(expected[-1] / expected[0]) / reach, rival)
         controlled = [("Markov + LN", "kept"), ("Markov + LN", "removed"), ("key-query + LN", "kept")]
         for variant, gap in controlled:
             one = data.over_depth.sel(gap=gap, variant=variant).isel(step=[0, -1]).values
-            claims.append(
-                Claim(
-                    statement=f"{variant}, gap {gap}: powers of T for each layer",
-                    place="propagation: Figure 5",
-                    measured=_growth(one, reach),
-                    predicted=0.0,
-                    rival=Rival("T a layer, as without LayerNorm", 1.0),
-                    finite_size=bound,
-                    reason="a factor of two a layer is a constant, not a power of T",
-                )
-            )
-        return [*claims, *self._key_query(data)]
+            text = f"{variant}, gap {gap}: powers of T for each layer, at most a factor of two"
+            rival = "T a layer, as without LayerNorm", 1.0
+            reason = "a factor that does not grow with T is no power of it, and no theory here gives the factor"
+            measured, place = _growth(one, reach), "propagation: Figure 5"
+            yield Claim(text, place, measured, bound, rival, relation="<=", one_sided=reason)
+        yield from self._key_query(data)
 
-    def _key_query(self, data: xr.Dataset) -> list[Claim]:
+    def _key_query(self, data: xr.Dataset) -> Claims:
         """Key-query attention grows faster than the bound, and without its gap too."""
         step = min(DEEP, self.deepest)
         logs: xr.DataArray = np.log(data.over_depth.sel(step=[1, step]))
@@ -212,30 +178,11 @@ class PropagationGradients(Study):
         bound = log(float(data.expected.sel(gap="kept", step=step)))
         places = ("propagation: Figure 5, Figure 9, Multiple outliers", "propagation: Figure 9; ours")
         removed = [logs.sel(gap="removed", variant=name) for name in ("key-query", "key-query + LN")]
-        grown = [
-            Claim(
-                statement=f"{one.variant.item()}, gap removed: log of the gradient, layer 1 to {step}: it still grows",
-                place=place,
-                measured=Estimate.mean(
-                    [Estimate.of(2 * one.sel(step=step).values), Estimate.of(-2 * one.sel(step=1).values)]
-                ),
-                predicted=0.0,
-                rival=Rival("controlled, as Markov attention", 0.0),
-                relation=">=",
-            )
-            for one, place in zip(removed, places, strict=True)
-        ]
-        return [
-            Claim(
-                statement=f"key-query, gap kept, depth {step}: log of the gradient over that of Markov attention",
-                place="propagation: Figure 5, Figure 9",
-                measured=Estimate.of(kept.values - bound),
-                predicted=0.0,
-                rival=Rival("no faster", 0.0),
-                relation=">=",
-            ),
-            *grown,
-        ]
+        text = f"key-query, gap kept, depth {step}: log of the gradient over that of Markov attention"
+        yield sign(text, "propagation: Figure 5, Figure 9", kept.values - bound, "no faster")
+        for one, place in zip(removed, places, strict=True):
+            text = f"{one.variant.item()}, gap removed: log of the gradient, layer 1 to {step}: it still grows"
+            yield sign(text, place, difference(one.sel(step=step), one.sel(step=1)), "controlled, as Markov attention")
 
     def figure(self, data: xr.Dataset) -> Figure:
         """One layer over tokens, a few layers of Markov attention, and every architecture over depth."""
@@ -243,10 +190,10 @@ class PropagationGradients(Study):
         sizes, variants = data["size"].values, data.variant.values.tolist()
         for row, gap in zip(grid, ("kept", "removed"), strict=True):
             one_layer, few, deep = row
-            for variant, colour, symbol in zip(variants, COLOURS, SYMBOLS, strict=False):
+            for k, (variant, colour, symbol) in enumerate(zip(variants, MANY, SYMBOLS, strict=False)):
                 look = {"color": colour, "fmt": symbol, "label": variant}
                 one = data.one_layer.sel(gap=gap, variant=variant) / data["size"]
-                mean_marks(one_layer, sizes, one, **look)
+                mean_marks(one_layer, sizes * 1.03 ** (k - 3), one, **look)  # beside each other: many are equal
                 one = data.over_depth.sel(gap=gap, variant=variant)
                 logs = Estimate.of(np.log(one.transpose("draw", "step").values))
                 middle = np.exp(logs.value)
@@ -272,6 +219,15 @@ class PropagationGradients(Study):
         return figure
 
 
+def _level(variant: str, gap: str, size: int) -> float:
+    """Expected squared gradient norm of one layer, over T: that of rows of attention, which LayerNorm divides by."""
+    if variant.endswith("LN") and "skip" not in variant:
+        return (size - 2) / (size - 3)
+    row = row_variance(log(2) ** 0.5, size) if "key-query" in variant else (size - 1) / (size + 1)
+    row += gap == "kept"
+    return row / (1 + row) if "LN" in variant else row
+
+
 def _estimated(stack: AttentionStack, draws: int, rng: np.random.Generator) -> list[float]:
     """Squared gradient norms of the first layer, one for each draw: random probes, without bias."""
     return [estimated_gradient_norms(stack, stack.layers(rng), rng, PROBES)[0][0] for _ in range(draws)]
@@ -279,10 +235,8 @@ def _estimated(stack: AttentionStack, draws: int, rng: np.random.Generator) -> l
 
 def _growth(ends: Real, span: float) -> Estimate:
     """Growth of the logarithm of the mean between two sets of draws (end, draw), over a span."""
-    parts = [Estimate.jackknife(lambda draws: log(np.mean(draws)), draws) for draws in ends]
-    signed = [Estimate(sign * 2 * part.value / span, 2 * part.error / span, part.freedom)
-              for sign, part in zip((-1, 1), parts, strict=True)]  # fmt: skip
-    return Estimate.mean(signed)
+    first, last = (Estimate.jackknife(lambda draws: log(np.mean(draws)) / span, draws) for draws in ends)
+    return difference(last, first)
 
 
 def _quotient(upper: Real, lower: Real) -> Estimate:
@@ -292,11 +246,11 @@ def _quotient(upper: Real, lower: Real) -> Estimate:
     return Estimate(ratio, ratio * logs.error, logs.freedom)
 
 
-def _other_gap(depth: int, gap: str, sizes: tuple[int, ...]) -> Rival:
+def _other_gap(depth: int, gap: str, sizes: tuple[int, ...]) -> tuple[str, float]:
     """What the ratio to the expectation would be if the gap made no difference: mean over the sizes."""
     pairs = [
         [AttentionStack(depth, size, size, gap=each, **MARKOV).predicted_gradient() for each in (True, False)]
         for size in sizes
     ]
     ratios = [without / with_gap if gap == "kept" else with_gap / without for with_gap, without in pairs]
-    return Rival(f"as with the gap {'removed' if gap == 'kept' else 'kept'}", float(np.mean(ratios)))
+    return (f"as with the gap {'removed' if gap == 'kept' else 'kept'}", float(np.mean(ratios)))

@@ -11,20 +11,17 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare, separation
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.propagation import setting
+from bulkedge.lab.studies import propagation as setting
+from bulkedge.lab.studies.base import Claims, Real, Study, track
 from bulkedge.laws import ProductLaw
 from bulkedge.plots.style import panels
-from bulkedge.propagation.isometry import tradeoff
+from bulkedge.propagation.moments import tradeoff
 from bulkedge.spectra import Spectrum
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
-from bulkedge.support.progress import track
 
 BINS = 40
 PLACES = setting.Places(
-    "propagation: Proposition 7", "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7"
+    "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7", "propagation: Proposition 7, Theorem 7"
 )
 RIVALS = setting.Rivals("classically independent factors", "the formula for T <= d", "values alone")
 
@@ -42,8 +39,11 @@ class PropagationKernel(Study):
         Each(Interval(0.1, 10)), "ratios T/d", (0.25, 0.5, 1.0, 2.0), ours=(0.25, 0.5, 1.0, 2.0)
     )
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
-    draws: int = parameter(Integers(4, 1000), "draws of each", 30, ours=40)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 64, ours=64)
     small: ClassVar = {"tokens": 80, "depth": 2, "draws": 12}
+    caption: ClassVar = """Eigenvalues of the token kernel without the gap, a row for each ratio of tokens to
+    dimensions and a column for each layer. The bars should follow the law; the dotted line is what values alone
+    would give."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every layer of every draw, for every ratio."""
@@ -61,9 +61,9 @@ class PropagationKernel(Study):
         ]
         return xr.concat(parts, dim="layer")
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Mean, variance and law, for every ratio and depth."""
-        return setting.gap_free_claims(data, PLACES, RIVALS, setting.RIGID)
+        yield from setting.gap_free_claims(data, PLACES, RIVALS, setting.RIGID)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Densities, a row for each ratio, a column for each layer."""
@@ -81,21 +81,8 @@ def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     edges = law.edge * np.linspace(0, 1, BINS + 1) ** 2
     x = law.edge * np.linspace(0.003, 1, 300) ** 2
     other = depth * (1 + ratio) if ratio > 1 else 2**depth * (1 + ratio) ** depth - 1
-    counts = np.histogram(values[values > 0], edges)[0]
     rival = ProductLaw((ratio,) * depth, law.mean())
     known |= {"spread": spread, "rival_spread": other, "edge": law.edge}
     known |= {"separation": separation(law, rival), "floor": setting.rigidity(stack.tokens)}
     distances = [compare(Spectrum.of(draw, "eigenvalues"), law).ks for draw in values]
-    return xr.Dataset(
-        {
-            "mean": ("draw", values.mean(axis=1), {"long_name": "mean eigenvalue"}),
-            "second": ("draw", np.mean(values**2, axis=1), {"long_name": "second moment"}),
-            "distance": ("draw", distances, {"long_name": "Kolmogorov distance to the law"}),
-            "simulation": ("bin", counts / values.size / np.diff(edges)),
-            "bin_edge": ("end", edges),
-            "x": ("point", x),
-            "theory": ("point", law.pdf(x)),
-            "rival": ("point", rival.pdf(x)),
-            **{name: ((), float(value)) for name, value in known.items()},
-        }
-    )
+    return setting.of_layer("eigenvalue", list(values), distances, (law, rival), edges, x, known)

@@ -13,15 +13,11 @@ from bulkedge.ensembles.entries import LargeEntries
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, difference, mean_marks, sign, track
 from bulkedge.laws import AttentionLaw, CorrelatedAttentionLaw, EmpiricalLaw, Law
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.spectra import spectrum
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 SHOWN = 40
 COLLAPSED = 0.01
@@ -42,8 +38,9 @@ class PropagationOutliers(Study):
     After a layer with the gap, tokens share a direction. Queries along it weigh the keys alike in every row, ``A`` is
     about ``u w'`` with w not constant, and ``A - uu'`` keeps an outlier of size ``sqrt(T (exp(beta**2 c (1 - c)) -
     1))``, c the share of the tokens' power that is common. Without the gap the tokens share no direction. What then
-    lies beyond the edge of the first layer, and looks like many outliers, is bulk: the law for tokens with their Gram
-    matrix holds it, though beyond the second layer it only bounds the edge. Tokens are normalised.
+    lies beyond the edge of the first layer, and looks like many outliers, is bulk. The law for tokens with their Gram
+    matrix describes it in the second layer. In the third it only bounds the edge: its Kolmogorov distance to the
+    bulk is 0.35, 0.27 and 0.19 at 80, 160 and 320 tokens. Tokens are normalised.
     """
 
     tokens: int = parameter(Integers(50, 2000), "number of tokens and of dimensions", 160, ours=400)
@@ -51,6 +48,9 @@ class PropagationOutliers(Study):
     depth: int = parameter(Integers(2, 6), "layers", 3, ours=5)
     draws: int = parameter(Integers(4, 100), "draws", 10, ours=10)
     small: ClassVar = {"tokens": 120, "draws": 6, "depth": 2}
+    caption: ClassVar = """Singular values of key–query attention in three layers with the edges of two laws, with
+    the gap (top) and without it (bottom). With the gap a single value leaves the bulk at the cross; without it none
+    does, and the bulk itself widens."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Every layer of stacks with and without the gap; two layers without it at half the size."""
@@ -94,18 +94,16 @@ class PropagationOutliers(Study):
         # tokens that are the same but for rounding have no bulk to compare with
         comparison = compare(found, own, LEVEL) if share > ROUNDING else None
         tilt = np.sqrt(self.tokens * np.expm1(self.beta**2 * share * (1 - share)))
-        return xr.Dataset(
-            {
-                "value": ("rank", np.sqrt(found.values[::-1][:SHOWN]), {"long_name": "sqrt(T) s_k of A - uu'"}),
-                "edge": ((), np.sqrt(own.edge), {"long_name": "edge of the bulk for these tokens"}),
-                # noise of this variance moves an outlier x to x + variance/x
-                "tilt": ((), tilt + own.mean() / max(tilt, 1e-12), {"long_name": "predicted outlier"}),
-                "share": ((), share, {"long_name": "share of the power that tokens do not have in common"}),
-                "beyond_first": ((), float(np.sum(found.values > first.edge))),
-                "beyond_own": ((), float(len(comparison.outliers)) if comparison else np.nan),
-                "distance": ((), comparison.ks if comparison else np.nan, {"long_name": DISTANCE}),
-                "distance_first": ((), compare(found, first, LEVEL).ks, {"long_name": "to that of orthonormal tokens"}),
-            },
+        return dataset(
+            value=("rank", np.sqrt(found.values[::-1][:SHOWN]), "sqrt(T) s_k of A - uu'"),
+            edge=((), np.sqrt(own.edge), "edge of the bulk for these tokens"),
+            # noise of this variance moves an outlier x to x + variance/x
+            tilt=((), tilt + own.mean() / max(tilt, 1e-12), "predicted outlier"),
+            share=((), share, "share of the power that tokens do not have in common"),
+            beyond_first=((), float(np.sum(found.values > first.edge))),
+            beyond_own=((), float(len(comparison.outliers)) if comparison else np.nan),
+            distance=((), comparison.ks if comparison else np.nan, DISTANCE),
+            distance_first=((), compare(found, first, LEVEL).ks, "to that of orthonormal tokens"),
             coords={"rank": np.arange(1, SHOWN + 1)},
         )
 
@@ -118,75 +116,56 @@ class PropagationOutliers(Study):
             return first.scaled(share**2)
         return CorrelatedAttentionLaw(self.beta * share, 1.0, EmpiricalLaw(gram / gram.mean()))
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The first layer, the second with the gap, and the deeper ones without it."""
         kept, removed = data.sel(gap="kept"), data.sel(gap="removed")
         second = removed.sel(layer=2)
-        return [
-            self._counted("layer 1: values of A - uu' beyond the edge", data.beyond_own.sel(layer=1), 0, 1),
-            self._tilt(kept.sel(layer=2)),
-            self._counted("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1, 0),
-            Claim(
-                statement="layer 2, gap removed: how much nearer the law of these tokens is than that of layer 1",
-                place="propagation: Figure 7; ours",
-                measured=Estimate.of(second.distance_first - second.distance),
-                predicted=0.0,
-                rival=Rival("no nearer", 0.0),
-                relation=">=",
-            ),
-            *(self._bulk(removed.sel(layer=layer)) for layer in (2, 3) if layer <= self.depth),
-            self._extensive(data, second),
-        ]
-
-    def _tilt(self, one: xr.Dataset) -> Claim:
+        yield self._counted("layer 1: values of A - uu' beyond the edge", data.beyond_own.sel(layer=1), 0, 1)
+        one = kept.sel(layer=2)
         ratio = one.value.sel(rank=1) / one.tilt
-        return Claim(
-            statement="layer 2, gap kept: largest value of A - uu' over that predicted from what tokens share",
-            place="propagation: Figure 7; ours",
-            measured=Estimate.of(ratio),
-            predicted=1.0,
-            rival=Rival("the edge of the bulk, no outlier", float((one.edge / one.tilt).mean())),
-            finite_size=float((one.edge**2 / one.tilt**2).mean()) / self.tokens**0.5,
-            reason="the bulk beside a common part that is a softmax of T numbers, of relative order 1/sqrt(T)",
+        text = "layer 2, gap kept: largest value of A - uu' over that predicted from what tokens share"
+        rival = "the edge of the bulk, no outlier", (one.edge / one.tilt).mean()
+        yield Claim(text, "propagation: Figure 7; ours", ratio, 1.0, rival)
+        yield self._counted("layer 2, gap kept: outliers of A - uu'", kept.beyond_own.sel(layer=2), 1, 0)
+        text = "layer 2, gap removed: how much nearer the law of these tokens is than that of layer 1"
+        yield sign(text, "propagation: Figure 7; ours", second.distance_first - second.distance, "no nearer")
+        for layer in (2, 3):
+            if layer <= self.depth:
+                yield self._bulk(removed.sel(layer=layer))
+        if self.depth > 2:
+            text = "gap removed: distance to the law of these tokens in layer 3 less that in layer 2"
+            measured = removed.distance.sel(layer=3) - second.distance
+            yield sign(text, "propagation: Figure 7; ours", measured, "the law is as near as in layer 2")
+        whole, half = (
+            Estimate.jackknife(lambda values: float(np.log2(np.mean(values))), each)
+            for each in (second.beyond_first.values, data.half_beyond.values)
         )
+        text = "layer 2, gap removed: exponent of T in the number of values beyond layer 1's edge: it is a bulk"
+        rival = "0, a few outliers", 0.0
+        finite_size = 0.5 / float(data.half_beyond.mean()) / np.log(2)
+        reason = "derived: half a value of the smaller matrix: where a bulk of so few values ends"
+        yield Claim(text, "propagation: Figure 7; ours", difference(whole, half), 1.0, rival, finite_size, reason)
 
     def _bulk(self, one: xr.Dataset) -> Claim:
         layer = int(one.layer)
         return Claim(
-            statement=f"layer {layer}, gap removed: values beyond the edge for these tokens",
-            place="propagation: Figure 7; ours",
-            measured=_with_alarms(one.beyond_own),
-            predicted=LEVEL,
-            rival=Rival("outliers, as many as lie beyond layer 1's edge", float(one.beyond_first.mean())),
+            f"layer {layer}, gap removed: values beyond the edge for these tokens, at most false alarms",
+            "propagation: Figure 7; ours",
+            _with_alarms(one.beyond_own),
+            LEVEL,
+            ("outliers, as many as lie beyond layer 1's edge", one.beyond_first.mean()),
             finite_size=self._large_entries(),
-            reason="values that single large entries of the softmax make",
+            reason="derived: values that single large entries of the softmax make",
             relation="<=",
-        )
-
-    def _extensive(self, data: xr.Dataset, second: xr.Dataset) -> Claim:
-        whole, half = (Estimate.jackknife(lambda v: float(np.log(np.mean(v))), each)
-                       for each in (second.beyond_first.values, data.half_beyond.values))  # fmt: skip
-        parts = [Estimate(sign * 2 * e.value / np.log(2), 2 * e.error / np.log(2), e.freedom)
-                 for sign, e in ((1, whole), (-1, half))]  # fmt: skip
-        return Claim(
-            statement="layer 2, gap removed: exponent of T in the number of values beyond layer 1's edge: it is a bulk",
-            place="propagation: Figure 7; ours",
-            measured=Estimate.mean(parts),
-            predicted=1.0,
-            rival=Rival("0, a few outliers", 0.0),
-            finite_size=0.5 / float(data.half_beyond.mean()) / np.log(2),
-            reason="half a value of the smaller matrix: where a bulk of so few values ends",
+            one_sided="beyond the second layer the law only bounds the edge",
         )
 
     def _counted(self, statement: str, found: xr.DataArray, predicted: int, rival: int) -> Claim:
+        against = "none" if rival == 0 else "one, as if the gap were kept", rival
+        finite_size = LEVEL + self._large_entries()
+        reason = "derived: the level of false alarms, and values that single large entries of the softmax make"
         return Claim(
-            statement=statement,
-            place="propagation: Figure 7; ours",
-            measured=_with_alarms(found),
-            predicted=predicted,
-            rival=Rival("none" if rival == 0 else "one, as if the gap were kept", rival),
-            finite_size=LEVEL + self._large_entries(),
-            reason="the level of false alarms, and values that single large entries of the softmax make",
+            statement, "propagation: Figure 7; ours", _with_alarms(found), predicted, against, finite_size, reason
         )
 
     def _large_entries(self) -> float:

@@ -11,14 +11,11 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.markov import without_gap
 from bulkedge.ensembles.stack import AttentionStack
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.propagation.setting import SYMBOLS, decades, integers, sizes_axis
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, difference, mean_marks, track
+from bulkedge.lab.studies.propagation import SYMBOLS, decades, integers, sizes_axis
 from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation.moments import finite_moments
 from bulkedge.support.domains import Each, Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
 
@@ -34,10 +31,13 @@ class PropagationScaling(Study):
     sizes: tuple[int, ...] = parameter(
         Each(Integers(16, 2000)), "numbers of tokens, increasing", (32, 64, 128, 256), ours=(100, 200, 400, 800)
     )
-    draws: int = parameter(Integers(3, 100), "draws of each", 12, ours=20)
+    draws: int = parameter(Integers(3, 100), "draws of each", 36, ours=40)
     tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, ours=300)
     depth: int = parameter(Integers(2, 20), "layers there", 6, ours=10)
     small: ClassVar = {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10}
+    caption: ClassVar = """Weight of the attention branch next to a skip connection, size of the kernel over layers,
+    and variance of attention with Xavier's weights, over the sizes. Points should follow their lines: plain
+    attention fades as tokens grow, and rescaled values keep it level."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Branches, then sizes, then Xavier."""
@@ -52,25 +52,19 @@ class PropagationScaling(Study):
                     stack = AttentionStack(
                         1, size, size, gap=gap, skip=1.0, skip_scaling=scaling, entries="exponential"
                     )
-                    share[i, j, k] = [
-                        np.linalg.norm(stack.sample(rng) - stack.start()) / np.sqrt(size) for _ in range(self.draws)
-                    ]
+                    norms = [np.linalg.norm(stack.sample(rng) - stack.start()) for _ in range(self.draws)]
+                    share[i, j, k] = norms / np.sqrt(size)
             xavier = AttentionStack(1, size, size, attention="xavier")
             leftover[k] = [np.sum(without_gap(next(xavier.layers(rng)).attention) ** 2) for _ in range(self.draws)]
         sizes = np.array(self.sizes)
         # exactly E |A|_F**2/T for rows that are uniform on the simplex, with the gap and without
         plain = np.sqrt(np.stack([2 / (sizes + 1), (sizes - 1) / (sizes + 1) / sizes]))
-        return xr.Dataset(
-            {
-                "branch": (
-                    ("skip_scaling", "gap", "size", "draw"),
-                    share,
-                    {"long_name": "norm of the attention branch over that of the skip"},
-                ),
-                "predicted_branch": (("skip_scaling", "gap", "size"), np.stack([plain, plain * np.sqrt(sizes)])),
-                "xavier": (("size", "draw"), leftover, {"long_name": "variance of attention, T |A - uu'|_F^2/T"}),
-                "predicted_xavier": ("size", np.log(2) / sizes**2),
-            },
+        dims = "skip_scaling", "gap", "size"
+        return dataset(
+            branch=((*dims, "draw"), share, "norm of the attention branch over that of the skip"),
+            predicted_branch=(dims, np.stack([plain, plain * np.sqrt(sizes)])),
+            xavier=(("size", "draw"), leftover, "variance of attention, T |A - uu'|_F^2/T"),
+            predicted_xavier=("size", np.log(2) / sizes**2),
             coords={"skip_scaling": list(SCALINGS), "gap": ["kept", "removed"], "size": sizes},
         )
 
@@ -85,77 +79,49 @@ class PropagationScaling(Study):
             drawn = [[np.mean(layer.singular_values**2) for layer in stack.layers(rng)] for _ in range(self.draws)]
             means[k] = np.transpose(drawn)
             predicted[k] = [finite_moments(stack.at_depth(depth)).mean for depth in range(1, self.depth + 1)]
-        return xr.Dataset(
-            {
-                "mean": (("values", "layer", "draw"), means, {"long_name": "mean eigenvalue of the kernel"}),
-                "predicted_mean": (("values", "layer"), predicted),
-            },
+        return dataset(
+            mean=(("values", "layer", "draw"), means, "mean eigenvalue of the kernel"),
+            predicted_mean=(("values", "layer"), predicted),
             coords={"values": list(powers), "layer": np.arange(1, self.depth + 1)},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Weights of the branch, size of the kernel, and what Xavier leaves."""
         with_gap = data.assign(with_gap=data.predicted_branch.sel(gap="kept", drop=True))
-        return [
-            *(
-                self._branch(with_gap.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
-                for scaling in SCALINGS
-                for gap in ("kept", "removed")
-            ),
-            *self._xavier(data),
-            *(self._size(data.sel(values=kind).isel(layer=-1)) for kind in ("gamma/sigma^2", "1")),
-        ]
+        for scaling in SCALINGS:
+            for gap in ("kept", "removed"):
+                yield self._branch(with_gap.sel(skip_scaling=scaling, gap=gap).isel(size=-1))
+        last, span = data.isel(size=-1), np.log(self.sizes[-1] / self.sizes[0])
+        logs = np.log(data.xavier.isel(size=[0, -1])).values
+        text = f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}"
+        place = "propagation: Proposition 1, Scaling discussion"
+        rival = "beta^2/d, one factor of 1/sqrt(d) only", self.sizes[-1]
+        reason = "derived: the mean of each row, 1/T, which softmax does not see, and its square"
+        finite_size = 2 / self.sizes[-1]
+        yield Claim(text, place, last.xavier / last.predicted_xavier, 1.0, rival, finite_size, reason)
+        text = "Xavier's scaling: exponent of T in the variance of attention: it is uniform in the limit"
+        measured = difference(logs[1] / span, logs[0] / span)
+        finite_size = 2 / self.sizes[0] / span
+        reason = "derived: the same at the smallest size"
+        yield Claim(text, "propagation: Proposition 1", measured, -2.0, ("-1", -1.0), finite_size, reason)
+        for kind in ("gamma/sigma^2", "1"):
+            yield self._size(data.sel(values=kind).isel(layer=-1))
 
     def _branch(self, one: xr.Dataset) -> Claim:
         scaling, size = one.skip_scaling.item(), self.sizes[-1]
         if one.gap.item() == "removed":
-            other = Rival("as with the gap", float(one.with_gap) ** 2)
+            other = ("as with the gap", float(one.with_gap) ** 2)
         else:
-            other = (
-                Rival("equal weights", 1.0) if scaling == "plain" else Rival("1/T, as beside a plain skip", 1 / size)
-            )
-        return Claim(
-            statement=f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}",
-            place="propagation: Scaling discussion",
-            measured=Estimate.of(one.branch**2),
-            predicted=float(one.predicted_branch) ** 2,
-            rival=other,
-        )
-
-    def _xavier(self, data: xr.Dataset) -> list[Claim]:
-        last, span = data.isel(size=-1), np.log(self.sizes[-1] / self.sizes[0])
-        logs = np.log(data.xavier.isel(size=[0, -1])).values
-        return [
-            Claim(
-                statement=f"Xavier's scaling: variance of attention over beta^2/d^2 at T = {self.sizes[-1]}",
-                place="propagation: Proposition 1, Scaling discussion",
-                measured=Estimate.of(last.xavier / last.predicted_xavier),
-                predicted=1.0,
-                rival=Rival("beta^2/d, one factor of 1/sqrt(d) only", self.sizes[-1]),
-                finite_size=2 / self.sizes[-1],
-                reason="the mean of each row, 1/T, which softmax does not see, and its square",
-            ),
-            Claim(
-                statement="Xavier's scaling: exponent of T in the variance of attention: it is uniform in the limit",
-                place="propagation: Proposition 1",
-                measured=Estimate.mean([Estimate.of(2 * logs[1] / span), Estimate.of(-2 * logs[0] / span)]),
-                predicted=-2.0,
-                rival=Rival("-1", -1.0),
-                finite_size=2 / self.sizes[0] / span,
-                reason="the same at the smallest size",
-            ),
-        ]
+            other = ("equal weights", 1.0) if scaling == "plain" else ("1/T, as beside a plain skip", 1 / size)
+        text = f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}"
+        return Claim(text, "propagation: Scaling discussion", one.branch**2, float(one.predicted_branch) ** 2, other)
 
     def _size(self, one: xr.Dataset) -> Claim:
         kind = one["values"].item()
         grown = 2.0**self.depth  # d/T = 2
-        return Claim(
-            statement=f"values of variance {kind}: mean eigenvalue after {self.depth} layers over its expectation",
-            place="propagation: Proposition 7, Remark",
-            measured=Estimate.of(one["mean"] / one.predicted_mean),
-            predicted=1.0,
-            rival=Rival("as of variance one", grown) if kind != "1" else Rival("kept at one", 1 / grown),
-        )
+        text = f"values of variance {kind}: mean eigenvalue after {self.depth} layers over its expectation"
+        rival = ("as of variance one", grown) if kind != "1" else ("kept at one", 1 / grown)
+        return Claim(text, "propagation: Proposition 7, Remark", one["mean"] / one.predicted_mean, 1.0, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Weight of the branch, size of the kernel, and Xavier's attention."""
@@ -175,14 +141,7 @@ class PropagationScaling(Study):
         for kind, colour, symbol in zip(data["values"].values.tolist(), COLOURS, SYMBOLS, strict=False):
             one = data.sel(values=kind)
             line(middle, data.layer, one.predicted_mean, label="", color=colour)
-            mean_marks(
-                middle,
-                data.layer,
-                one["mean"],
-                color=colour,
-                fmt=symbol,
-                label=names[kind],
-            )
+            mean_marks(middle, data.layer, one["mean"], color=colour, fmt=symbol, label=names[kind])
         decades(middle)
         middle.set_ylabel("mean eigenvalue of the kernel")
         integers(middle, "layer")

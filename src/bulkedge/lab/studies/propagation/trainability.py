@@ -15,15 +15,11 @@ from matplotlib.patheffects import Normal, Stroke
 
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.heads.softmax import softmax_of_gaussians
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, share
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, mean_marks, share, track
 from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.propagation import trainability as theory
 from bulkedge.propagation.overlap import participation_variance
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 FINE_BETAS = tuple(k / 2 for k in range(1, 11))
@@ -58,6 +54,9 @@ class PropagationTrainability(Study):
     depths: tuple[int, ...] = parameter(Each(Integers(1, 64)), "depths, increasing", (2, 6, 12), ours=(3, 12, 48))
     draws: int = parameter(Integers(2, 100), "draws at each point, of each kind of attention", 12, ours=8)
     small: ClassVar = {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)}
+    caption: ClassVar = """How distinct tokens stay over score scale and skip weight at three depths, the entropy of
+    a row (top), and key–query attention at some skip weights (bottom). The white line is half the distinct share,
+    the vertical line is where attention freezes: good settings lie above the one and left of the other."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Theory and simulation over the map."""
@@ -73,28 +72,20 @@ class PropagationTrainability(Study):
         rows = [softmax_of_gaussians(beta, self.tokens).entropy for beta in self.betas]
         fine = {"fine_beta": grid_over(self.betas), "fine_skip": grid_over(self.skips)}
         curve = fine["fine_beta"][::2]
-        return xr.Dataset(
-            {
-                **{
-                    name: (dims, each)
-                    for name, each in (self._theory() | self._theory_of_key_query(self.betas)).items()
-                },
-                **{
-                    f"{name}_curve": (("skip", "curve_beta", "depth"), each)
-                    for name, each in self._theory_of_key_query(curve).items()
-                },
-                "fine": (("fine_skip", "fine_beta", "depth"), self._fine(fine["fine_skip"], fine["fine_beta"])),
-                "fine_entropy": (
-                    "fine_beta",
-                    [softmax_of_gaussians(beta, self.tokens).entropy for beta in fine["fine_beta"]],
-                ),
-                "apart": ((*dims, "draw"), apart, {"long_name": "power that tokens do not have in common, a token"}),
-                "power": ((*dims, "draw"), total, {"long_name": "power of the signal, a token"}),
-                "key_query": ((*dims, "draw"), key_query, {"long_name": "share, key-query attention and LayerNorm"}),
-                "entropy": (("skip", "beta", "draw"), entropy, {"long_name": "mean entropy of a row"}),
-                "predicted_entropy": ("beta", rows),
-                "freezing": ((), theory.freezing_beta(self.tokens), {"long_name": "sqrt(2 log T)"}),
+        return dataset(
+            **{name: (dims, each) for name, each in (self._theory() | self._theory_of_key_query(self.betas)).items()},
+            **{
+                f"{name}_curve": (("skip", "curve_beta", "depth"), each)
+                for name, each in self._theory_of_key_query(curve).items()
             },
+            fine=(("fine_skip", "fine_beta", "depth"), self._fine(fine["fine_skip"], fine["fine_beta"])),
+            fine_entropy=("fine_beta", [softmax_of_gaussians(beta, self.tokens).entropy for beta in fine["fine_beta"]]),
+            apart=((*dims, "draw"), apart, "power that tokens do not have in common, a token"),
+            power=((*dims, "draw"), total, "power of the signal, a token"),
+            key_query=((*dims, "draw"), key_query, "share, key-query attention and LayerNorm"),
+            entropy=(("skip", "beta", "draw"), entropy, "mean entropy of a row"),
+            predicted_entropy=("beta", rows),
+            freezing=((), theory.freezing_beta(self.tokens), "sqrt(2 log T)"),
             coords={"skip": list(self.skips), "beta": list(self.betas), "depth": list(self.depths)}
             | fine
             | {"curve_beta": curve},
@@ -182,40 +173,24 @@ class PropagationTrainability(Study):
         apart, totals = np.array(found).T
         return apart, totals, float(np.mean(entropies))
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The share over the map and on both sides of its boundary, key-query attention, and the entropy."""
-        return [*self._shares(data), *self._similar(data), self._entropy(data)]
-
-    def _shares(self, data: xr.Dataset) -> list[Claim]:
         # the mean of this is the predicted share exactly, at any size, where that of the ratio of powers is not
         found = data.predicted + (data.apart - data.predicted * data.power) / data.mean_power
         map_of = {name: np.ravel(data[name]) for name in ("predicted", "wide", "no_gap", "no_skip", "verdict")}
         curves = np.stack([np.ravel(found.sel(draw=k)) for k in range(self.draws)])
-        claims = [
-            Claim(
-                statement="distinct share over the map: 0 as predicted, 1 as in the limit of wide attention",
-                place="ours",
-                measured=share(curves, map_of["predicted"], map_of["wide"]),
-                predicted=0.0,
-                rival=Rival("attention passes on (exp(beta**2) - 1)/T", 1.0),
-            )
-        ]
-        for verdict, name, rival in (
-            ("rank collapse", "without the gap", "no_gap"),
-            ("inside", "without the skip connection", "no_skip"),
-        ):
+        text = "distinct share over the map: 0 as predicted, 1 as in the limit of wide attention"
+        against = "attention passes on (exp(beta**2) - 1)/T", map_of["wide"]
+        yield follows(text, "ours", curves, map_of["predicted"], against)
+        sides = ("rank collapse", "without the gap", "no_gap"), ("inside", "without the skip connection", "no_skip")
+        for verdict, name, rival in sides:
             here = map_of["verdict"] == VERDICTS.index(verdict)
             if here.any():
-                claims.append(
-                    Claim(
-                        statement=f"mean distinct share where the map says {verdict!r}",
-                        place="ours",
-                        measured=Estimate.of(curves[:, here].mean(axis=1)),
-                        predicted=float(map_of["predicted"][here].mean()),
-                        rival=Rival(f"the share {name}", float(map_of[rival][here].mean())),
-                    )
-                )
-        return claims
+                text = f"mean distinct share where the map says {verdict!r}"
+                against = f"the share {name}", map_of[rival][here].mean()
+                yield Claim(text, "ours", curves[:, here].mean(axis=1), map_of["predicted"][here].mean(), against)
+        yield from self._similar(data)
+        yield self._entropy(data)
 
     def _lengths(self, skip: float, beta: float) -> Real:
         """Predicted shares of key-query attention at each depth, with the next order of LayerNorm's lengths."""
@@ -224,43 +199,37 @@ class PropagationTrainability(Study):
             path.append(_with_lengths(design, beta, path[-1]))
         return (1 - 1 / self.tokens) * (1 - np.array(path)[list(self.depths)])
 
-    def _similar(self, data: xr.Dataset) -> list[Claim]:
+    def _similar(self, data: xr.Dataset) -> Claims:
         """Key-query attention with LayerNorm where single scores matter, on the way from the theory to each rival."""
         here = data.where(data.skip >= KEPT, drop=True).where(data.beta >= 1, drop=True)
         if not here.key_query.size:
-            return []
+            return
         curves = np.stack([np.ravel(here.key_query.sel(draw=k)) for k in range(self.draws)])
         paired = np.ravel(here.paired)
         cells = product(here.skip.values.tolist(), here.beta.values.tolist())
         lengths = np.ravel([self._lengths(*cell) for cell in cells])
-        return [
-            Claim(
-                statement=f"key-query attention with LayerNorm, skip >= {KEPT:g}, beta >= 1: distinct share, 0 as"
+        for rival, as_of, name in (
+            ("many", "for infinitely many tokens", "infinitely many tokens: rows freeze or are uniform"),
+            ("alone", "for rows that do not look at the same token", "the participation ratio alone"),
+        ):
+            yield Claim(
+                f"key-query attention with LayerNorm, skip >= {KEPT:g}, beta >= 1: distinct share, 0 as"
                 f" predicted, 1 {as_of}",
-                place="ours",
-                measured=share(curves, paired, np.ravel(here[rival])),
-                predicted=0.0,
-                rival=Rival(name, 1.0),
+                "ours",
+                share(curves, paired, np.ravel(here[rival])),
+                0.0,
+                (name, 1.0),
                 finite_size=abs(share(np.tile(lengths, (2, 1)), paired, np.ravel(here[rival])).value),
-                reason="the next order in the fluctuations of tokens' lengths, 3/4 of their relative variance, which "
-                "those of the cosines oppose",
+                reason="derived: the next order in fluctuations of tokens' lengths, 3/4 of their relative variance, "
+                "which those of the cosines oppose",
             )
-            for rival, as_of, name in (
-                ("many", "for infinitely many tokens", "infinitely many tokens: rows freeze or are uniform"),
-                ("alone", "for rows that do not look at the same token", "the participation ratio alone"),
-            )
-        ]
 
     def _entropy(self, data: xr.Dataset) -> Claim:
         limit = np.maximum(np.log(self.tokens) - np.array(self.betas) ** 2 / 2, 0.0)
         curves = data.entropy.mean("skip").transpose("draw", "beta")
-        return Claim(
-            statement="entropy of a row over score scales: 0 as predicted, 1 as in the limit of many tokens",
-            place="ours; laws: random energy model (Derrida 1981)",
-            measured=share(curves, data.predicted_entropy, limit),
-            predicted=0.0,
-            rival=Rival("log T - beta**2/2", 1.0),
-        )
+        text = "entropy of a row over score scales: 0 as predicted, 1 as in the limit of many tokens"
+        place = "ours; laws: random energy model (Derrida 1981)"
+        return follows(text, place, curves, data.predicted_entropy, ("log T - beta**2/2", limit))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Above, the map and the entropy, theory on a fine grid; below, key-query attention, a panel for each depth."""

@@ -11,12 +11,10 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, average, share
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows
 from bulkedge.laws import MarchenkoPastur, TracyWidom
 from bulkedge.plots.style import THEORY, histogram, line, marks, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
 BINS, POINTS, LEVELS = 60, 400, np.linspace(0.05, 0.95, 37)
@@ -44,6 +42,9 @@ class RecoveryBulk(Study):
     noise: Noise = parameter(NOISE, "entries of the noise", "gaussian", ours="gaussian")
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
     small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "draws": 30}
+    caption: ClassVar = """Eigenvalues of the covariance of pooled sequences with the law of Theorem 1, for mean and
+    causal weights, and the largest one of each draw. The dots should gather at the orange dashed line, and causal
+    weights should both widen the bulk and move the outlier away from it."""
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble of the study, pooled with these weights."""
@@ -83,80 +84,58 @@ class RecoveryBulk(Study):
         bins, x = np.linspace(0, 1.02 * law.edge, BINS + 1), np.linspace(0, 1.02 * law.edge, POINTS)[1:]
         rival = replace(model, table=setting.other(self.table)[0])
         unit = law.edge_scale * self.dim ** (-2 / 3)
-        return xr.Dataset(
-            {
-                "simulation": ("bin", np.histogram(values, bins)[0] / np.diff(bins) / values.size),
-                "bin_edge": ("end", bins),
-                "x": ("point", x),
-                "theory": ("point", law.pdf(x)),
-                "rival_theory": ("point", matched.pdf(x)),
-                "below": (("draw", "level"), drawn.limit[0, :, :-1], {"long_name": "share of the eigenvalues below"}),
-                "rival_level": ("level", matched.cdf(law.ppf(LEVELS)), {"long_name": "the same for Marchenko-Pastur"}),
-                "largest": ("draw", drawn.plain[0, :, -1], {"long_name": "largest eigenvalue"}),
-                "limit": ("draw", drawn.limit[0, :, -1], {"long_name": "the same without its term of order 1/d"}),
-                "outlier": ((), model.sample_spike().location, {"long_name": "predicted outlier"}),
-                "rival_outlier": ((), rival.sample_spike().location, {"long_name": "that of the other table"}),
-                "edge": ((), law.edge),
-                "end": ("draw", edges.plain[0, :, 0], {"long_name": "largest eigenvalue without a signal"}),
-                "shift": ((), TracyWidom(1).mean() * unit, {"long_name": "mean of the Tracy-Widom law"}),
-                "rival_edge": ((), matched.edge, {"long_name": "edge of Marchenko-Pastur"}),
-                "kappa": ((), kappa),
-            },
+        return dataset(
+            simulation=("bin", np.histogram(values, bins)[0] / np.diff(bins) / values.size),
+            bin_edge=("end", bins),
+            x=("point", x),
+            theory=("point", law.pdf(x)),
+            rival_theory=("point", matched.pdf(x)),
+            below=(("draw", "level"), drawn.limit[0, :, :-1], "share of the eigenvalues below"),
+            rival_level=("level", matched.cdf(law.ppf(LEVELS)), "the same for Marchenko-Pastur"),
+            largest=("draw", drawn.plain[0, :, -1], "largest eigenvalue"),
+            limit=("draw", drawn.limit[0, :, -1], "the same without its term of order 1/d"),
+            outlier=((), model.sample_spike().location, "predicted outlier"),
+            rival_outlier=((), rival.sample_spike().location, "that of the other table"),
+            edge=((), law.edge),
+            end=("draw", edges.limit[0, :, 0], "largest eigenvalue without a signal, without its term of order 1/d"),
+            # twice the mean of the Tracy-Widom law at d, less that at d/2
+            shift=((), (2 - 2 ** (2 / 3)) * TracyWidom(1).mean() * unit, "what is left of that law's mean"),
+            rival_edge=((), matched.edge, "edge of Marchenko-Pastur"),
+            kappa=((), kappa),
             coords={"level": LEVELS},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Bulk, its edge and the outlier for both, how much wider and how much further apart."""
-        claims = []
         for weighting in SHOWN:
-            claims += self._one(data.sel(weighting=weighting), weighting)
+            one = data.sel(weighting=weighting)
+            shift = float(one["shift"])
+            text = f"{weighting} weights: share of Marchenko-Pastur in the bulk"
+            place = "recovery: Theorem 1, Figure 3"
+            against = "Marchenko-Pastur of this mean and variance", one.rival_level
+            yield follows(text, place, one.below.transpose("draw", "level"), one.level, against)
+            yield Claim(
+                f"{weighting} weights: mean largest eigenvalue without a signal, without its term of order 1/d",
+                "recovery: Proposition 1",
+                one.end,
+                float(one.edge) + shift,
+                ("the edge of that Marchenko-Pastur law", float(one.rival_edge) + shift),
+            )
+            text = f"{weighting} weights: outlier"
+            place = "recovery: Theorem 3, Figure 3"
+            yield Claim(text, place, one.limit, one.outlier, (setting.other(self.table)[1], one.rival_outlier))
         parted, predicted, rival = (
             data[name].sel(weighting="causal") / data.edge.sel(weighting="causal")
             - data[name].sel(weighting="mean") / data.edge.sel(weighting="mean")
             for name in ("limit", "outlier", "rival_outlier")
         )
-        claims.append(
-            setting.versus(
-                "outlier over edge, causal less mean weights",
-                "recovery: Figure 3",
-                parted,
-                predicted,
-                ("no gain", 0.0 * rival),
-            )
-        )
-        return claims
-
-    def _one(self, one: xr.Dataset, weighting: str) -> list[Claim]:
-        shift = float(one["shift"])
-        return [
-            Claim(
-                statement=f"{weighting} weights: share of Marchenko-Pastur in the bulk",
-                place="recovery: Theorem 1, Figure 3",
-                measured=share(one.below.transpose("draw", "level"), one.level, one.rival_level),
-                predicted=0.0,
-                rival=Rival("Marchenko-Pastur of this mean and variance", 1.0),
-            ),
-            Claim(
-                statement=f"{weighting} weights: mean largest eigenvalue without a signal",
-                place="recovery: Proposition 1",
-                measured=average(one.end),
-                predicted=float(one.edge) + shift,
-                rival=Rival("the edge of that Marchenko-Pastur law", float(one.rival_edge) + shift),
-                finite_size=abs(shift) * self.dim ** (-1 / 3),
-                reason="the mean of the Tracy-Widom law is of order d**(-2/3); the next order is d**(-1/3) of it",
-            ),
-            setting.versus(
-                f"{weighting} weights: outlier",
-                "recovery: Theorem 3, Figure 3",
-                one.limit,
-                one.outlier,
-                (setting.other(self.table)[1], one.rival_outlier),
-            ),
-        ]
+        text = "outlier over edge, causal less mean weights"
+        yield Claim(text, "recovery: Figure 3", parted, predicted, ("no gain", 0.0 * rival))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Histogram, law, its rival and outliers, a panel for each pooling."""
         figure, grid = panels(1, data.sizes["weighting"])
+        exact = "exact class means" if self.table == "finite" else "noisy class means"
         for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):
             one = data.sel(weighting=weighting)
             histogram(axes, one.bin_edge, one.simulation, label="simulation")
@@ -164,7 +143,7 @@ class RecoveryBulk(Study):
             line(axes, one.x, one.rival_theory, label="Marchenko-Pastur", **setting.RIVAL)
             height = 1.25 * float(np.quantile(one.theory, 0.97))
             axes.axvline(float(one.outlier), color=THEORY, ls="--", lw=1, label="outlier, theory")
-            axes.axvline(float(one.rival_outlier), **setting.RIVAL, dashes=(4, 2), label="outlier, other table")
+            axes.axvline(float(one.rival_outlier), **setting.RIVAL, dashes=(4, 2), label=f"outlier, {exact}")
             marks(axes, one.largest, np.full(one.sizes["draw"], 0.06 * height), label="largest eigenvalues", ms=2)
             last = 1.05 * float(max(one.largest.max(), one.outlier))
             title = rf"{weighting} weights, $\kappa$ = {float(one.kappa):.3f}"

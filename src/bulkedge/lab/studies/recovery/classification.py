@@ -10,13 +10,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset
 from bulkedge.plots.style import COLOURS, line, panels
 from bulkedge.recovery.classifier import LabelledSigns, RidgeClassifier, prefix_majority
 from bulkedge.recovery.learned import learned_weights
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
 RESTARTS = 2
@@ -44,8 +42,10 @@ class RecoveryClassification(Study):
     ridge: float = parameter(Interval(1e-6, 1e6), "ridge penalty", 0.1, ours=0.1)
     strongest: float = parameter(Interval(1, 10), "largest signal strength", 2.4, ours=2.5)
     signals: int = parameter(Integers(3, 100), "signal strengths, from none on", 4, ours=9)
-    draws: int = parameter(Integers(4, 1000), "draws for each strength", 16, ours=12)
+    draws: int = parameter(Integers(4, 1000), "draws for each strength", 24, ours=12)
     small: ClassVar = {"dim": 40, "signals": 3, "draws": 8}
+    caption: ClassVar = """Test accuracy over signal strength for four poolings, with the closed form as lines.
+    Points should follow the solid lines; the dotted ones show what training data without limit would reach."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
@@ -61,19 +61,13 @@ class RecoveryClassification(Study):
             for models in ([self._model(each, population) for each in grid.tolist()] for grid in (signal, fine))
         )
         dims = "signal", "draw", "weighting"
-        return xr.Dataset(
-            {
-                "accuracy": (dims, found.plain, {"long_name": "test accuracy"}),
-                "limit": (dims, found.limit, {"long_name": "the same without its term of order 1/d"}),
-                "predicted": (("signal", "weighting"), theory, {"long_name": "its limit"}),
-                "rival": (("signal", "weighting"), rival, {"long_name": "the limit for unlimited training data"}),
-                "curve": (("fine_signal", "weighting"), curve, {"long_name": "its limit"}),
-                "rival_curve": (
-                    ("fine_signal", "weighting"),
-                    rival_curve,
-                    {"long_name": "its limit, unlimited data"},
-                ),
-            },
+        return dataset(
+            accuracy=(dims, found.plain, "test accuracy"),
+            limit=(dims, found.limit, "the same without its term of order 1/d"),
+            predicted=(("signal", "weighting"), theory, "its limit"),
+            rival=(("signal", "weighting"), rival, "the limit for unlimited training data"),
+            curve=(("fine_signal", "weighting"), curve, "its limit"),
+            rival_curve=(("fine_signal", "weighting"), rival_curve, "its limit, unlimited data"),
             coords={"signal": signal, "fine_signal": fine, "weighting": [*setting.WEIGHTINGS, "learned"]},
         )
 
@@ -96,42 +90,29 @@ class RecoveryClassification(Study):
         learned = model.learned(rng, restarts=RESTARTS).weights
         return [model.accuracy(weights) for weights in (*self._fixed(), learned)]
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The closed form for each pooling, and their order at each strength."""
-        claims = [
-            setting.versus(
-                f"{weighting}: mean test accuracy over the signal strengths",
-                "recovery: Figure 6, Open problem (vi)",
-                data.limit.sel(weighting=weighting),
-                data.predicted.sel(weighting=weighting),
-                ("unlimited training data", data.rival.sel(weighting=weighting)),
-            )
-            for weighting in (*setting.WEIGHTINGS, "learned")
-        ]
+        for weighting in (*setting.WEIGHTINGS, "learned"):
+            text = f"{weighting}: mean test accuracy over the signal strengths"
+            place = "recovery: Figure 6, Open problem (vi)"
+            predicted = data.predicted.sel(weighting=weighting)
+            rival = "unlimited training data", data.rival.sel(weighting=weighting)
+            yield Claim(text, place, data.limit.sel(weighting=weighting), predicted, rival)
         silent = data.sel(signal=0.0)
-        claims.append(
-            setting.versus(
-                "no signal: test accuracy of the three fixed poolings",
-                "recovery: Figure 6; ours",
-                silent.limit.sel(weighting=list(setting.WEIGHTINGS)).mean("weighting"),
-                silent.predicted.sel(weighting=list(setting.WEIGHTINGS)),
-                ("exact class means: chance", 0.5),
-            )
-        )
-        pairs = (("causal", "mean"), ("optimal", "causal"), ("learned", "mean"))
-        return claims + [self._ahead(data.sel(signal=at), *pair) for pair in pairs for at in data.signal.values]
+        text = "no signal: test accuracy of the three fixed poolings"
+        measured = silent.limit.sel(weighting=list(setting.WEIGHTINGS)).mean("weighting")
+        predicted = silent.predicted.sel(weighting=list(setting.WEIGHTINGS))
+        yield Claim(text, "recovery: Figure 6; ours", measured, predicted, ("exact class means: chance", 0.5))
+        for pair in (("causal", "mean"), ("optimal", "causal"), ("learned", "mean")):
+            for at in data.signal.values:
+                yield self._ahead(data.sel(signal=at), *pair)
 
     def _ahead(self, data: xr.Dataset, better: str, worse: str) -> Claim:
         gain, predicted = (
             data[name].sel(weighting=better) - data[name].sel(weighting=worse) for name in ("limit", "predicted")
         )
-        return setting.versus(
-            f"signal {float(data.signal):.3g}: accuracy of {better} less that of {worse} pooling",
-            "recovery: Figure 6",
-            gain,
-            predicted,
-            ("no difference", 0.0),
-        )
+        text = f"signal {float(data.signal):.3g}: accuracy of {better} less that of {worse} pooling"
+        return Claim(text, "recovery: Figure 6", gain, predicted, ("no difference", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Accuracy over signal strength, a colour for each pooling; dotted without noise of training."""

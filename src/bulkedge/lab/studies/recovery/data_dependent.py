@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,23 +11,23 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from bulkedge.ensembles.correlations import prefix_correlation
+from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences
-from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, average
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.ensembles.weights import mean_weights, pool
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, mean_marks
 from bulkedge.plots.style import line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.support.errors import UnresolvedError
-from bulkedge.support.estimates import Estimate
 from bulkedge.visibility import softmax
 
+PLACE = "recovery: Open problem (iii); ours"
 LENGTH, PREFIX = 20, 8
-QUANTITIES = ("location", "overlap", "own_location", "own_overlap", "noise")
-SEQUENCES = 4000
-"""Sequences of Gaussian scores from which the limit of the weights is taken."""
+QUANTITIES = ("location", "overlap", "whole", "noise")
+"""Shifts of outlier and overlap against harmonic weights, the overlap itself, and the mean of ``|w|**2``."""
+THEORY = ("theory_location", "theory_overlap", "theory_noise")
+BATCHES, SEQUENCES = 10, 5000
+"""Batches of sequences from which the theory of the weights is taken."""
 STEP = 1e-5
 """Relative step of the derivative in x, whose error is of its square."""
 HIDDEN = "the signal is below the threshold: no outlier leaves the bulk. Take a stronger one"
@@ -37,9 +37,11 @@ HIDDEN = "the signal is below the threshold: no outlier leaves the bulk. Take a 
 class RecoveryDataDependent(Study):
     """Outlier and alignment of self-attention with scores ``tau x_t.x_s/sqrt(d)``, less those of harmonic weights.
 
-    Weights then differ from sequence to sequence. The theory takes them as they are, and the noise of the sequence as
-    independent of them, as a cavity argument would; its scores become independent Gaussians. Averaged over the rows of
-    attention the weights move little, so that the difference to harmonic weights on the same sequences is shown.
+    Weights then differ from sequence to sequence. The theory knows none of those that were drawn: its scores are
+    independent Gaussians and the product of two tokens along the signal, which is of order 1/sqrt(d) and half of the
+    outlier's shift at these dimensions. The noise is taken as independent of the weights, as a cavity argument would.
+    Averaged over the rows of attention the weights move little, so that the difference to harmonic weights on the same
+    sequences is shown.
     Quantities are off by order ``d**(-1/2)``: a quarter of the dimension is drawn too. The vocabulary is large, because
     a token that occurs twice has a score of order ``sqrt(d)`` with itself.
     """
@@ -51,8 +53,11 @@ class RecoveryDataDependent(Study):
     score_scales: tuple[float, ...] = parameter(
         Each(Interval(0.0, 3)), "factors tau of the scores", (1.0, 2.0), ours=(0.5, 1.0, 1.5, 2.0)
     )
-    draws: int = parameter(Integers(4, 1000), "draws of each", 20, ours=40)
+    draws: int = parameter(Integers(4, 1000), "draws of each", 28, ours=40)
     small: ClassVar = {"dim": 120, "score_scales": (2.0,), "draws": 10}
+    caption: ClassVar = """By how much self-attention raises the mean squared weight and shifts the outlier,
+    compared with harmonic weights, over the scale of its scores. Points should follow the line, which leaves the
+    dotted zero as weights begin to differ between sequences."""
 
     def model(self) -> PooledSequences:
         """The ensemble with the harmonic weights."""
@@ -72,55 +77,44 @@ class RecoveryDataDependent(Study):
         for number, name in enumerate(QUANTITIES):
             data[name] = (("score_scale", "draw"), np.array([each.plain[0, :, number] for each in found]))
             data[f"limit_{name}"] = (("score_scale", "draw"), np.array([each.limit[0, :, number] for each in found]))
-        noise = [_gaussian_scores(tau, rng) for tau in self.score_scales]
-        data["gaussian"] = (("score_scale", "batch"), np.array(noise), {"long_name": "kappa of Gaussian scores"})
-        data["harmonic"] = ((), model.kappa)
+        # extrapolated as the draws are
+        theory = np.array([2 * _theory(pair[0], tau, rng) - _theory(pair[1], tau, rng) for tau in self.score_scales])
+        for number, name in enumerate(THEORY):
+            data[name] = (("score_scale", "batch"), theory[..., number], {"long_name": "the same in theory"})
+        alignment = [replace(model, weights=each).alignment().total for each in (model.weights, mean_weights(LENGTH))]
+        data |= {"harmonic": ((), model.kappa), "alignment": ("weighting", alignment)}
         return xr.Dataset(data, coords={"score_scale": list(self.score_scales)})
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The noise that is kept, and outlier and overlap beside those of harmonic weights."""
-        claims = []
         for tau in self.score_scales:
             one = data.sel(score_scale=tau)
-            claims.append(
-                Claim(
-                    statement=f"tau = {tau:g}: mean of |w|**2, beside that of Gaussian scores",
-                    place="recovery: Open problem (iii); ours",
-                    measured=average(one.limit_noise),
-                    predicted=Estimate.of(one.gaussian),
-                    rival=Rival("the harmonic weights", float(data.harmonic)),
-                )
-            )
-        last = data.isel(score_scale=-1)
-        moved = last.limit_own_location
-        claims.append(
-            setting.versus(
-                f"tau = {self.score_scales[-1]:g}: outlier less that of harmonic weights, and less its prediction",
-                "recovery: Open problem (iii); ours",
-                last.limit_location - moved,
-                0.0,
-                ("the harmonic weights", -moved.mean()),
-            )
-        )
-        return claims
+            text = f"tau = {tau:g}: mean of |w|**2, beside that of Gaussian scores"
+            rival = "the harmonic weights", data.harmonic
+            yield Claim(text, PLACE, one.limit_noise, Estimate.of(one.theory_noise), rival)
+        last, where = data.isel(score_scale=-1), f"tau = {self.score_scales[-1]:g}"
+        text = f"{where}: outlier less that of harmonic weights, beside Gaussian scores with the signal"
+        rival = "the harmonic weights", 0.0
+        yield Claim(text, PLACE, last.limit_location, Estimate.of(last.theory_location), rival)
+        text = f"{where}: squared overlap with the signal, beside Gaussian scores with the signal"
+        harmonic, mean = data.alignment.values.tolist()
+        shift = Estimate.of(last.theory_overlap)
+        predicted = shift._replace(value=harmonic + shift.value)
+        yield Claim(text, PLACE, last.limit_whole, predicted, ("mean pooling", mean))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Noise that is kept, and the outlier less that of harmonic weights, over the score_scale of the scores."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
-        gaussian = data.gaussian.rename(batch="draw")
-        mean_marks(
-            left,
-            data.score_scale,
-            data.limit_noise,
-            label="self-attention",
-        )
-        line(left, data.score_scale, gaussian.mean("draw"), label="Gaussian scores", marker="_", ms=12)
-        left.axhline(float(data.harmonic), **setting.RIVAL, label="harmonic weights")
-        left.set_ylabel(r"mean of $|w|^2$")
-        found, own = data.limit_location, data.limit_own_location
-        mean_marks(right, data.score_scale, found, label="self-attention")
-        line(right, data.score_scale, own.mean("draw"), label="independent noise", marker="_", ms=12)
+        # scores of factor zero give harmonic weights: every line starts there
+        factors, gaussian = np.append(0, data.score_scale), data.theory_noise.mean("batch") / data.harmonic - 1
+        mean_marks(left, data.score_scale, data.limit_noise / data.harmonic - 1, label="self-attention")
+        line(left, factors, np.append(0, gaussian), label="theory", marker="_", ms=12)
+        left.axhline(0.0, **setting.RIVAL, label="harmonic weights")
+        left.set_ylabel(r"relative increase of $|w|^2$")
+        mean_marks(right, data.score_scale, data.limit_location, label="self-attention")
+        own = data.theory_location.mean("batch")
+        line(right, factors, np.append(0, own), label="theory", marker="_", ms=12)
         right.axhline(0.0, **setting.RIVAL, label="harmonic weights")
         right.set_ylabel("shift of the outlier")
         for axes in grid[0]:
@@ -130,31 +124,44 @@ class RecoveryDataDependent(Study):
         return figure
 
 
-def _gaussian_scores(score_scale: float, rng: np.random.Generator) -> Real:
-    """Means of ``|w|**2`` for independent Gaussian scores, in ten batches."""
-    scores = np.tril(score_scale * rng.standard_normal((SEQUENCES, LENGTH, LENGTH)), -1)
-    seen = np.tri(LENGTH, LENGTH, -1, dtype=bool)
+def _theory(model: PooledSequences, score_scale: float, rng: np.random.Generator) -> Real:
+    """What ``THEORY`` names, in batches: of scores that are independent Gaussians but for the signal in them.
+
+    A token is ``z`` along the half difference m of the class means, its sign times |m| and noise, and its score with
+    another is their product over the root of d, besides noise. Tokens of one sign attract each other, which adds
+    ``|m|**2/sqrt(d)`` to their scores. Shifts are less those of harmonic weights on the same tokens.
+    """
+    square, seen = model.signal**2 + model.vocab_ratio, np.tri(LENGTH, LENGTH, -1, dtype=bool)
     seen[0, 0] = True
-    weights = softmax(scores, seen).mean(axis=-2)
-    return np.asarray(np.sum(weights**2, axis=1).reshape(10, -1).mean(axis=1))
+    found = []
+    for _ in range(BATCHES):
+        tokens = square**0.5 * draw_signs(model.correlation, SEQUENCES, rng)
+        tokens += rng.standard_normal(tokens.shape)
+        scores = (1 - 1 / model.dim) ** 0.5 * rng.standard_normal((SEQUENCES, LENGTH, LENGTH))
+        scores += tokens[:, :, None] * tokens[:, None, :] / model.dim**0.5
+        own = softmax(np.tril(score_scale * scores, -1), seen).mean(axis=-2)
+        spikes = []
+        for each in (own, np.broadcast_to(model.weights, own.shape)):
+            noise = np.sum(each**2, axis=1)
+            kept = (np.sum(each * tokens, axis=1) ** 2 - noise) / square  # of the signal, less the noise along it
+            spikes.append(UnevenRows(kept, noise, square, model.vocab_ratio, model.sample_ratio).spike())
+        shift = (np.array(spikes[0]) - spikes[1]) * [1, model.signal**2 / square]
+        found.append([*shift, np.mean(np.sum(own**2, axis=1))])
+    return np.array(found)
 
 
 def _quantities(model: PooledSequences, rng: np.random.Generator, *, score_scale: float) -> Real:
-    """Those named in ``QUANTITIES``, of one draw: all but the last less those of harmonic weights on its sequences."""
+    """Those named in ``QUANTITIES``, of one draw."""
     draw = model.draw(rng)
     weights = setting.attention_weights(draw, score_scale * np.sqrt(model.dim))
     found, fixed = (_pooled(model, draw, each) for each in (weights, np.broadcast_to(model.weights, weights.shape)))
-    return np.append(found - fixed, np.mean(np.sum(weights**2, axis=1)))
+    return np.array([*(found - fixed), found[1], np.mean(np.sum(weights**2, axis=1))])
 
 
 def _pooled(model: PooledSequences, draw: PooledDraw, weights: Real) -> Real:
-    """Largest eigenvalue and overlap of a draw pooled with these weights, measured and predicted."""
+    """Largest eigenvalue and overlap of a draw pooled with these weights."""
     value, vector = setting.top(pool(draw.table, draw.tokens, weights))
-    kept, noise = np.sum(weights * draw.signs, axis=1) ** 2, np.sum(weights**2, axis=1)
-    square = model.signal**2 + model.vocab_ratio
-    location, overlap = UnevenRows(kept, noise, square, model.vocab_ratio, model.sample_ratio).spike()
-    along = (vector @ draw.mean) ** 2 / model.signal**2
-    return np.array([value, along, location, overlap * model.signal**2 / square])
+    return np.array([value, (vector @ draw.mean) ** 2 / model.signal**2])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,9 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, mean_marks
 from bulkedge.plots.style import COLOURS, line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 
 TABLES: tuple[Table, ...] = ("finite", "additive")
@@ -45,6 +43,9 @@ class RecoveryFiniteTable(Study):
     noise: Noise = parameter(NOISE, "entries of the noise in the figure", "gaussian", ours="gaussian")
     draws: int = parameter(*setting.DRAWS, 20, ours=30)
     small: ClassVar = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
+    caption: ClassVar = """Largest eigenvalue and squared overlap over the vocabulary ratio for a table with drawn
+    class means and one with exact ones. Each table follows the form of its colour, and the two part as the
+    vocabulary gets small."""
 
     def model(self, ratio: float, table: Table, noise: Noise) -> PooledSequences:
         """The ensemble of the study at a vocabulary ratio."""
@@ -79,33 +80,21 @@ class RecoveryFiniteTable(Study):
         model = self.model(ratio, table, self.noise)
         return np.array([model.sample_spike().location, model.alignment().total])
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Each form for its own table, and the finite form for noise that is not Gaussian."""
-        claims = []
         for name, meaning in QUANTITIES:
             for table in TABLES:
                 rival, said = setting.other(table)
                 place = "Theorem 3" if name == "location" else "Theorem 4, Equation 8"
-                claims.append(
-                    setting.versus(
-                        f"{table} table: mean {meaning}",
-                        f"recovery: {place}" + ("; ours" if table == "finite" else ""),
-                        data[f"limit_{name}"].sel(table=table),
-                        data[f"predicted_{name}"].sel(table=table),
-                        (said, data[f"predicted_{name}"].sel(table=rival)),
-                    )
-                )
-            claims += [
-                setting.versus(
-                    f"{noise} noise, d = V: {meaning}",
-                    "recovery: Remark 1",
-                    data[f"universal_{name}"].sel(noise=noise).rename(many="draw"),
-                    data[f"whole_{name}"].sel(table="finite"),
-                    (setting.other("finite")[1], data[f"whole_{name}"].sel(table="additive")),
-                )
-                for noise in OTHERS
-            ]
-        return claims
+                place = f"recovery: {place}" + ("; ours" if table == "finite" else "")
+                measured, predicted = data[f"limit_{name}"].sel(table=table), data[f"predicted_{name}"]
+                others = said, predicted.sel(table=rival)
+                yield Claim(f"{table} table: mean {meaning}", place, measured, predicted.sel(table=table), others)
+            for noise in OTHERS:
+                text = f"{noise} noise, d = V: {meaning}"
+                measured = data[f"universal_{name}"].sel(noise=noise).rename(many="draw")
+                against = setting.other("finite")[1], data[f"whole_{name}"].sel(table="additive")
+                yield Claim(text, "recovery: Remark 1", measured, data[f"whole_{name}"].sel(table="finite"), against)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Largest eigenvalue and alignment over the vocabulary ratio, for both tables."""

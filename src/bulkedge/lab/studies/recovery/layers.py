@@ -13,11 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, mean_marks
 from bulkedge.plots.style import COLOURS, line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.visibility import softmax
 
@@ -42,6 +40,9 @@ class RecoveryLayers(Study):
     score_scale: float = parameter(Interval(0.01, 10), "factor tau of the scores", 3.0, ours=3.0)
     draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
     small: ClassVar = {"dim": 60, "draws": 12}
+    caption: ClassVar = """Mean weights over position after one, two and three layers of self-attention (left), and
+    over those of uniform attention (right). Points should follow their lines, and only the third layer leaves the
+    ratio of one."""
 
     def model(self, depth: int = 2) -> PooledSequences:
         """The ensemble with the limit of the weights."""
@@ -58,47 +59,28 @@ class RecoveryLayers(Study):
         )
         shape = (self.draws, DEPTH, LENGTH)
         dims = "draw", "depth", "position"
-        return xr.Dataset(
-            {
-                "weights": (dims, found.limit[0, :, 2:].reshape(shape)),
-                "plain_weights": (dims, found.plain[0, :, 2:].reshape(shape), {"long_name": "mean weight"}),
-                "limit": (dims[1:], limit_weights(LENGTH, self.score_scale)),
-                "without": (dims[1:], limit_weights(LENGTH, 0.0), {"long_name": "the same without scores"}),
-                "location": ("draw", found.limit[0, :, 0]),
-                "overlap": ("draw", found.limit[0, :, 1]),
-                "predicted_location": ("layers", [float(each.sample_spike().location) for each in models]),
-                "predicted_overlap": ("layers", [each.alignment().total for each in models]),
-            },
+        return dataset(
+            weights=(dims, found.limit[0, :, 2:].reshape(shape)),
+            plain_weights=(dims, found.plain[0, :, 2:].reshape(shape), "mean weight"),
+            limit=(dims[1:], limit_weights(LENGTH, self.score_scale)),
+            without=(dims[1:], limit_weights(LENGTH, 0.0), "the same without scores"),
+            location=("draw", found.limit[0, :, 0]),
+            overlap=("draw", found.limit[0, :, 1]),
+            predicted_location=("layers", [float(each.sample_spike().location) for each in models]),
+            predicted_overlap=("layers", [each.alignment().total for each in models]),
             coords={"position": np.arange(1, LENGTH + 1), "depth": np.arange(1, DEPTH + 1), "layers": [1, 2]},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The weights, and the outlier."""
         one, two, three = (data.sel(depth=each) for each in (1, 2, 3))
         place = "recovery: Open problem (iv); ours"
-        return [
-            Claim(
-                statement="share of one layer's harmonic weights in those of two layers",
-                place=place,
-                measured=share(two.weights, two.limit, one.limit),
-                predicted=0.0,
-                rival=Rival("one layer", 1.0),
-            ),
-            Claim(
-                statement="share of uniform attention, three times, in the weights of three layers",
-                place=place,
-                measured=share(three.weights, three.limit, three.without),
-                predicted=0.0,
-                rival=Rival("scores vanish in all layers", 1.0),
-            ),
-            setting.versus(
-                "two layers: outlier",
-                place,
-                data.location,
-                data.predicted_location.sel(layers=2),
-                ("one layer", data.predicted_location.sel(layers=1)),
-            ),
-        ]
+        text = "share of one layer's harmonic weights in those of two layers"
+        yield follows(text, place, two.weights, two.limit, ("one layer", one.limit))
+        text = "share of uniform attention, three times, in the weights of three layers"
+        yield follows(text, place, three.weights, three.limit, ("scores vanish in all layers", three.without))
+        rival = "one layer", data.predicted_location.sel(layers=1)
+        yield Claim("two layers: outlier", place, data.location, data.predicted_location.sel(layers=2), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Mean weights over position for each depth, and their ratio to those of uniform attention."""
@@ -109,13 +91,7 @@ class RecoveryLayers(Study):
             found, share = one.plain_weights, one.plain_weights / one.without
             look = {"color": colour, "fmt": symbol}
             line(left, one.position, one.limit, label=f"limit, layers: {depth}", color=colour)
-            mean_marks(
-                left,
-                one.position,
-                found,
-                label=f"self-attention, layers: {depth}",
-                **look,
-            )
+            mean_marks(left, one.position, found, label=f"self-attention, layers: {depth}", **look)
             line(right, one.position, one.limit / one.without, label="", color=colour)
             mean_marks(right, one.position, share, label="", **look)
         left.set(ylabel="mean weight", yscale="log")

@@ -10,12 +10,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.ensembles.pooled import PooledSequences
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claims, Real, Study, dataset, follows
 from bulkedge.laws import ProductLaw
 from bulkedge.plots.style import histogram, line, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
 BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 37)
@@ -35,6 +33,9 @@ class RecoveryRepetition(Study):
     samples: int = parameter(Integers(40, 10_000), "sequences", 160, ours=600)
     draws: int = parameter(Integers(4, 1000), "draws", 30, ours=30)
     small: ClassVar = {"dim": 80, "vocab": 160, "samples": 80}
+    caption: ClassVar = """Eigenvalues of the covariance of rows that are a single token each, with the law of token
+    counts and the free product. The bars should follow the solid line; near zero and at the edge the dotted one
+    misses them."""
 
     def model(self) -> PooledSequences:
         """The ensemble: one position, no signal, exact class means."""
@@ -58,30 +59,22 @@ class RecoveryRepetition(Study):
         drawn = setting.measured(below, [(model, setting.halved(model))], self.draws, rng, "draws")
         edge = max(law.edge, free.edge)
         bins, x = np.linspace(0.02 * edge, edge, BINS + 1), np.linspace(0.02 * edge, edge, POINTS)
-        return xr.Dataset(
-            {
-                "simulation": ("bin", np.histogram(values, bins)[0] / np.diff(bins) / np.size(values)),
-                "bin_edge": ("end", bins),
-                "x": ("point", x),
-                "theory": ("point", law.pdf(x)),
-                "rival_theory": ("point", free.pdf(x)),
-                "below": (("draw", "level"), drawn.limit[0]),
-                "rival_level": ("level", free.cdf(places)),
-            },
+        return dataset(
+            simulation=("bin", np.histogram(values, bins)[0] / np.diff(bins) / np.size(values)),
+            bin_edge=("end", bins),
+            x=("point", x),
+            theory=("point", law.pdf(x)),
+            rival_theory=("point", free.pdf(x)),
+            below=(("draw", "level"), drawn.limit[0]),
+            rival_level=("level", free.cdf(places)),
             coords={"level": levels},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The law of counts, not the free product."""
-        return [
-            Claim(
-                statement="one position: share of the free product in the bulk, the law of counted tokens being zero",
-                place="recovery: Theorem 1; ours",
-                measured=share(data.below, data.level, data.rival_level),
-                predicted=0.0,
-                rival=Rival("Theorem 1, whatever the weights", 1.0),
-            )
-        ]
+        text = "one position: share of the free product in the bulk, the law of counted tokens being zero"
+        rival = "Theorem 1, whatever the weights", data.rival_level
+        yield follows(text, "recovery: Theorem 1; ours", data.below, data.level, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Histogram of rows of one token each, the law of counts and the free product."""

@@ -12,11 +12,9 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import optimal_weights, pool
-from bulkedge.lab.studies.base import Study, mean_marks
-from bulkedge.lab.studies.claims import Claim
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, mean_marks
 from bulkedge.plots.style import COLOURS, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
 
 LENGTH, SHORT, LONG = 20, 4, 16
@@ -39,6 +37,9 @@ class RecoverySampleCorrelations(Study):
     signal: float = parameter(*setting.SIGNAL_LENGTH, 1.2, ours=1.2)
     draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
     small: ClassVar = {"dim": 80, "draws": 40}
+    caption: ClassVar = """Largest eigenvalue and squared overlap of a mixture of two kinds of sequences, for two
+    weightings. Points should lie on the orange bars, which take the mean of both correlations, and not on those of
+    either kind alone."""
 
     def models(self, weighting: str) -> dict[str, PooledSequences]:
         """The ensembles whose sequences are all of one kind, and that of the mean correlation."""
@@ -68,9 +69,8 @@ class RecoverySampleCorrelations(Study):
             parts.append(xr.Dataset(data | theory, coords={"kind": list(models)}))
         return xr.concat(parts, dim=xr.Variable("weighting", list(shown)))
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The mean correlation, not that of one kind."""
-        claims = []
         for weighting in data.weighting.values.tolist():
             one = data.sel(weighting=weighting)
             for name, meaning in QUANTITIES:
@@ -78,16 +78,10 @@ class RecoverySampleCorrelations(Study):
                 for rival, said in (("long", "as if all prefixes were long"), ("short", "as if all were short")):
                     if name == "overlap" and rival == "long":
                         continue
-                    claims.append(
-                        setting.versus(
-                            f"{weighting} weights, two kinds of prefixes: {meaning}, not {said}",
-                            "recovery: Open problem (ii); ours",
-                            one[f"limit_{name}"],
-                            predicted.sel(kind="mixed"),
-                            (said, predicted.sel(kind=rival)),
-                        )
-                    )
-        return claims
+                    text = f"{weighting} weights, two kinds of prefixes: {meaning}, not {said}"
+                    place = "recovery: Open problem (ii); ours"
+                    against = said, predicted.sel(kind=rival)
+                    yield Claim(text, place, one[f"limit_{name}"], predicted.sel(kind="mixed"), against)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Largest eigenvalue and overlap of two kinds of sequences, beside what each kind alone would show."""

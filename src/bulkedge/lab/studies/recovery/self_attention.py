@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.recovery import setting
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.base import Claim, Claims, Real, Study, follows
 from bulkedge.lab.studies.recovery.population import population_covariance
 from bulkedge.laws import MarchenkoPastur
 from bulkedge.plots.style import THEORY, histogram, line, marks, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
 
 BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 19)
@@ -38,8 +36,11 @@ class RecoverySelfAttention(Study):
     samples: int = parameter(Integers(40, 10_000), "sequences", 300, ours=1200)
     signal: float = parameter(*setting.SIGNAL_LENGTH, 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
-    draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
+    draws: int = parameter(Integers(4, 1000), "draws", 200, ours=60)
     small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "draws": 20}
+    caption: ClassVar = """Eigenvalues of sequences pooled by self-attention with the laws of harmonic and of mean
+    weights, and the largest value of each draw. Bars and dots should follow the orange law and its outlier, not the
+    dotted ones."""
 
     def model(self, weighting: str) -> PooledSequences:
         """The ensemble with fixed weights."""
@@ -96,48 +97,26 @@ class RecoverySelfAttention(Study):
             coords={"level": LEVELS, "weighting": ["causal", "mean", "optimal"]},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Each theorem, with mean pooling as the rival where there is no nearer one."""
         outlier, alignment = data.outlier, data.alignment
         gain = alignment.sel(weighting="optimal") - alignment.sel(weighting="causal")
         flat = "mean pooling"
-        return [
-            Claim(
-                statement="share of Marchenko-Pastur in the bulk of sequences pooled by self-attention",
-                place="recovery: Theorem 1, Lemma 1",
-                measured=share(data.below, data.level, data.matched_level),
-                predicted=0.0,
-                rival=Rival("Marchenko-Pastur of this mean and variance", 1.0),
-            ),
-            setting.versus(
-                "variance of rows along the class means, over that of the population with harmonic weights",
-                "recovery: Equation 3, Theorem 2, Lemma 1",
-                data.variance,
-                1.0,
-                (flat, data.along),
-            ),
-            setting.versus(
-                "outlier of sequences pooled by self-attention",
-                "recovery: Theorem 3, Lemma 1",
-                data.location,
-                outlier.sel(weighting="causal"),
-                (flat, outlier.sel(weighting="mean")),
-            ),
-            setting.versus(
-                "alignment of sequences pooled by self-attention",
-                "recovery: Theorem 4, Equation 8, Lemma 1",
-                data.overlap,
-                alignment.sel(weighting="causal"),
-                (flat, alignment.sel(weighting="mean")),
-            ),
-            setting.versus(
-                "alignment of optimal weights less that of self-attention",
-                "recovery: Theorem 5, Lemma 1",
-                data.optimal - data.overlap,
-                gain,
-                ("self-attention is optimal", 0.0),
-            ),
-        ]
+        text = "share of Marchenko-Pastur in the bulk of sequences pooled by self-attention"
+        rival = "Marchenko-Pastur of this mean and variance", data.matched_level
+        yield follows(text, "recovery: Theorem 1, Lemma 1", data.below, data.level, rival)
+        text = "variance of rows along the class means, over that of the population with harmonic weights"
+        yield Claim(text, "recovery: Equation 3, Theorem 2, Lemma 1", data.variance, 1.0, (flat, data.along))
+        text = "outlier of sequences pooled by self-attention"
+        rival = flat, outlier.sel(weighting="mean")
+        yield Claim(text, "recovery: Theorem 3, Lemma 1", data.location, outlier.sel(weighting="causal"), rival)
+        text = "alignment of sequences pooled by self-attention"
+        place = "recovery: Theorem 4, Equation 8, Lemma 1"
+        rival = flat, alignment.sel(weighting="mean")
+        yield Claim(text, place, data.overlap, alignment.sel(weighting="causal"), rival)
+        text = "alignment of optimal weights less that of self-attention"
+        rival = "self-attention is optimal", 0.0
+        yield Claim(text, "recovery: Theorem 5, Lemma 1", data.optimal - data.overlap, gain, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Histogram of sequences pooled by self-attention, the laws of harmonic and of mean weights, and outliers."""

@@ -10,16 +10,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, track
 from bulkedge.plots.style import COLOURS, histogram, marks, panels
 from bulkedge.programs import ACTIVATIONS, equal_correlations
 from bulkedge.programs.activations import second_moment
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Each, Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 WHERE = ("narrow", "wide", "limit")
 
@@ -44,6 +40,9 @@ class WidthActivations(Study):
     width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 10_000, ours=50_000)
     small: ClassVar = {"draws": 4000, "activations": ("clip", "gelu"), "width": 16}
+    caption: ClassVar = """Densities of a coordinate after four activations at finite width with the limit, and what
+    random scores add to its moments. Bars should fill the outlines of the limit, and the points on the right should
+    lie at one and not at zero."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """What each activation makes of kernels at both widths and in the limit, and densities there."""
@@ -62,12 +61,10 @@ class WidthActivations(Study):
             mean.append(setting.pairs([Estimate.of(moments(f, kernels[where])) for where in WHERE]))
             densities.append([_density(f, kernels[where], edges, rng) for where in ("narrow", "limit")])
         dims = ("activation", "where", "statistic")
-        return xr.Dataset(
-            {
-                "gap": (dims, gaps, {"long_name": "E f(y_0) f(y_1) less that of the mean kernel"}),
-                "moment": (dims, mean, {"long_name": "E f(y_0) f(y_1)"}),
-                "density": (("activation", "drawn", "bin"), densities, {"long_name": "density of f(y_0)"}),
-            },
+        return dataset(
+            gap=(dims, gaps, "E f(y_0) f(y_1) less that of the mean kernel"),
+            moment=(dims, mean, "E f(y_0) f(y_1)"),
+            density=(("activation", "drawn", "bin"), densities, "density of f(y_0)"),
             coords={
                 "activation": list(self.activations),
                 "where": list(WHERE),
@@ -77,23 +74,15 @@ class WidthActivations(Study):
             },
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """What the randomness of the kernel adds, for each activation."""
-        claims = []
         for name in self.activations:
             narrow, wide, limit = (
                 setting.from_pair(data.gap.sel(activation=name, where=each), setting.BATCHES - 1) for each in WHERE
             )
-            claims.append(
-                Claim(
-                    statement=f"{name}: what a random kernel adds to E f(y_0) f(y_1)",
-                    place="width: Theorem 3.1, Other activations",
-                    measured=setting.extrapolated(narrow, wide),
-                    predicted=limit,
-                    rival=Rival("a Gaussian process of the same mean kernel", 0.0),
-                )
-            )
-        return claims
+            text = f"{name}: what a random kernel adds to E f(y_0) f(y_1)"
+            rival = "a Gaussian process of the same mean kernel", 0.0
+            yield Claim(text, "width: Theorem 3.1, Other activations", setting.extrapolated(narrow, wide), limit, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """A panel for each activation with densities, and what the random kernel adds to moments, over its limit."""

@@ -10,15 +10,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width.setting import BATCHES, RIVAL, sizes_title
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, sign, track
+from bulkedge.lab.studies.width import BATCHES, RIVAL, sizes_title
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import Attention, Block, Perceptron, equal_correlations, stack
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 WHERE = ("chain", "finite")
 
@@ -39,6 +35,9 @@ class WidthDepth(Study):
     width: int = parameter(Integers(8, 2048), "width n", 64, ours=128)
     draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
     small: ClassVar = {"draws": 1000, "depth": 2, "width": 32}
+    caption: ClassVar = """Mean and variance of the correlation of positions over blocks, for six kinds of block.
+    Points should follow the solid lines of the chain; a variance above zero says that the kernel stays random at
+    depth."""
 
     def blocks(self, scaling: str = "sqrt") -> dict[str, Block]:
         """The blocks that are stacked."""
@@ -68,47 +67,28 @@ class WidthDepth(Study):
             uniform.append(correlations(stack(gram, rivals[name], self.depth).limit(rng, 1)[:-1])[:, 0])
             variance.append([chain[1], finite[1]])
         dims = ("block", "where", "batch", "layer")
-        return xr.Dataset(
-            {
-                "mean": (dims, mean, {"long_name": "mean correlation of two positions"}),
-                "variance": (dims, variance, {"long_name": "variance of that correlation over initialisations"}),
-                "uniform": (("block", "layer"), uniform, {"long_name": "correlation under uniform attention"}),
-            },
+        return dataset(
+            mean=(dims, mean, "mean correlation of two positions"),
+            variance=(dims, variance, "variance of that correlation over initialisations"),
+            uniform=(("block", "layer"), uniform, "correlation under uniform attention"),
             coords={"block": list(rivals), "where": list(WHERE), "layer": np.arange(1, self.depth + 1)},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Mean and variance of the correlation over all depths, of each block, and the order of collapse."""
-        claims = []
         for name in data.block.values.tolist():
             one = data.sel(block=name)
             rivals = {
-                "mean": Rival("uniform attention, of scores over n", float(one.uniform.mean())),
-                "variance": Rival("a kernel that is not random", 0.0),
+                "mean": ("uniform attention, of scores over n", float(one.uniform.mean())),
+                "variance": ("a kernel that is not random", 0.0),
             }
             for what, rival in rivals.items():
                 chain, finite = (Estimate.of(one[what].sel(where=each).mean("layer")) for each in WHERE)
-                claims.append(
-                    Claim(
-                        statement=f"{name}: {what} of the correlation over all depths, extrapolated in 1/n",
-                        place="width: Open question 1",
-                        measured=finite,
-                        predicted=chain,
-                        rival=rival,
-                    )
-                )
+                text = f"{name}: {what} of the correlation over all depths, extrapolated in 1/n"
+                yield Claim(text, "width: Open question 1", finite, chain, rival)
         last = data["mean"].sel(where="finite", layer=self.depth)
-        claims.append(
-            Claim(
-                statement="correlation after the last block: attention alone, less the same with residual",
-                place="ours",
-                measured=Estimate.of(last.sel(block="attention") - last.sel(block="residual")),
-                predicted=0.0,
-                rival=Rival("no nearer to rank one", 0.0),
-                relation=">=",
-            )
-        )
-        return claims
+        text = "correlation after the last block: attention alone, less the same with residual"
+        yield sign(text, "ours", last.sel(block="attention") - last.sel(block="residual"), "no nearer to rank one")
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Mean and variance of correlations over depth, the latter on a linear axis near zero to show all estimates."""

@@ -10,14 +10,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, track
 from bulkedge.plots.style import line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear
 from bulkedge.programs.graph import trace
 from bulkedge.support.domains import Each, Integers, Interval, parameter
-from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class WidthHeadDim(Study):
     )
     draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 40_000, ours=100_000)
     small: ClassVar = {"draws": 5000, "head_dims": (4, 8)}
+    caption: ClassVar = """Excess kurtosis of scores and of outputs over the head dimension. Points should follow
+    the exact line, and outputs should approach the dotted value of wide heads."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Fourth cumulants of a score and of an output."""
@@ -51,34 +51,24 @@ class WidthHeadDim(Study):
             found["output"] += setting.pairs([setting.kurtosis(given)])
             found["score"] += setting.pairs([setting.excess(p)])
         pair = ("head_dim", "statistic")
-        return xr.Dataset(
-            {
-                "output": (pair, found["output"], {"long_name": "excess kurtosis of an output"}),
-                "score": (pair, found["score"], {"long_name": "excess kurtosis of a score"}),
-                "output_theory": ("head_dim", [mixture.excess_kurtosis(dim) for dim in self.head_dims]),
-                "score_theory": ("head_dim", [6 / dim for dim in self.head_dims]),
-                "limit": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of wide heads"}),
-            },
+        return dataset(
+            output=(pair, found["output"], "excess kurtosis of an output"),
+            score=(pair, found["score"], "excess kurtosis of a score"),
+            output_theory=("head_dim", [mixture.excess_kurtosis(dim) for dim in self.head_dims]),
+            score_theory=("head_dim", [6 / dim for dim in self.head_dims]),
+            limit=((), mixture.excess_kurtosis(), "excess kurtosis of wide heads"),
             coords={"head_dim": list(self.head_dims), "statistic": list(setting.STATISTIC)},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Each dimension."""
-        rivals = {
-            "score": Rival("a Gaussian score", 0.0),
-            "output": Rival("wide heads", float(data.limit)),
-        }
-        return [
-            Claim(
-                statement=f"excess kurtosis of {what}, head dimension {dim}",
-                place="width: Appendix B.2",
-                measured=setting.from_pair(data[name].sel(head_dim=dim), self.draws - 1),
-                predicted=float(data[f"{name}_theory"].sel(head_dim=dim)),
-                rival=rivals[name],
-            )
-            for dim in self.head_dims
-            for name, what in (("score", "a score"), ("output", "an output"))
-        ]
+        rivals = {"score": ("a Gaussian score", 0.0), "output": ("wide heads", float(data.limit))}
+        for dim in self.head_dims:
+            for name, what in (("score", "a score"), ("output", "an output")):
+                text = f"excess kurtosis of {what}, head dimension {dim}"
+                measured = setting.from_pair(data[name].sel(head_dim=dim), self.draws - 1)
+                predicted = data[f"{name}_theory"].sel(head_dim=dim)
+                yield Claim(text, "width: Appendix B.2", measured, predicted, rivals[name])
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Excess kurtosis of scores and outputs over the head dimension."""

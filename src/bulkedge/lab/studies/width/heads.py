@@ -9,14 +9,11 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Study, track
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, equal_correlations, infinite_head_kernel
 from bulkedge.support.domains import Each, Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,9 @@ class WidthHeads(Study):
     width: int = parameter(*setting.WIDTH, 32, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws at finite width", 10_000, ours=20_000)
     small: ClassVar = {"draws": 2000, "heads": (1, 4)}
+    caption: ClassVar = """Excess kurtosis of a coordinate over the number of heads, at finite width and in the
+    limit. Both should fall along their lines, in inverse proportion to the heads and faster than the dotted
+    power."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variances given what the output projection sees, at finite width and in the limit."""
@@ -67,40 +67,22 @@ class WidthHeads(Study):
             coords={"heads": list(self.heads), "statistic": list(setting.STATISTIC)},
         )
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Kurtosis for each number of heads, how it falls, and the mean kernel."""
         one = float(data.exact[0] * data.heads[0])
         found = {heads: setting.from_pair(data.finite.sel(heads=heads), self.draws - 1) for heads in self.heads}
-        claims = [
-            Claim(
-                statement=f"excess kurtosis at width {self.width}, {heads} head{'s' if heads > 1 else ''}",
-                place="width: Infinitely many heads",
-                measured=found[heads],
-                predicted=float(data.exact.sel(heads=heads)),
-                rival=Rival("a Gaussian's", 0.0) if heads == 1 else Rival("as with one head", one),
-            )
-            for heads in self.heads
-        ]
+        for heads in self.heads:
+            text = f"excess kurtosis at width {self.width}, {heads} head{'s' if heads > 1 else ''}"
+            other = ("a Gaussian's", 0.0) if heads == 1 else ("as with one head", one)
+            yield Claim(text, "width: Infinitely many heads", found[heads], data.exact.sel(heads=heads), other)
         if len(self.heads) > 1:
-            claims.append(
-                Claim(
-                    statement="exponent of the excess kurtosis in the number of heads",
-                    place="width: Infinitely many heads",
-                    measured=setting.slope(self.heads, list(found.values())),
-                    predicted=-1.0,
-                    rival=Rival("one over the root of their number", -0.5),
-                )
-            )
-        claims.append(
-            Claim(
-                statement=f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many",
-                place="width: Infinitely many heads",
-                measured=setting.from_pair(data.kernel.isel(heads=-1), 5 * self.draws - 1),
-                predicted=float(data.infinite),
-                rival=Rival("uniform attention", float(data.uniform)),
-            )
-        )
-        return claims
+            text = "exponent of the excess kurtosis in the number of heads"
+            measured = setting.slope(self.heads, list(found.values()))
+            rival = "one over the root of their number", -0.5
+            yield Claim(text, "width: Infinitely many heads", measured, -1.0, rival)
+        text = f"mean kernel of the limit with {self.heads[-1]} heads: that of infinitely many"
+        measured = setting.from_pair(data.kernel.isel(heads=-1), 5 * self.draws - 1)
+        yield Claim(text, "width: Infinitely many heads", measured, data.infinite, ("uniform attention", data.uniform))
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Excess kurtosis over the number of heads."""
@@ -111,9 +93,8 @@ class WidthHeads(Study):
         for name, look in (("limit", {"fmt": "s", "color": COLOURS[3]}), ("finite", {})):
             value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
             marks(axes, data.heads, value, error, label=f"{name}{' width' if name == 'finite' else ''}, drawn", **look)
-        line(
-            axes, data.heads, data.exact[0] * (data.heads[0] / data.heads) ** 0.5, label=r"$H^{-1/2}$", **setting.RIVAL
-        )
+        power = data.exact[0] * (data.heads[0] / data.heads) ** 0.5
+        line(axes, data.heads, power, label=r"$H^{-1/2}$", **setting.RIVAL)
         setting.log_axes(axes, data.heads.values)
         axes.set(xlabel="heads H", ylabel="excess kurtosis of a coordinate", ylim=(float(data.theory[-1]) / 12, None))
         axes.legend(loc="lower left")

@@ -9,16 +9,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, track
 from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.programs import equal_correlations
 from bulkedge.programs.gaussian import cholesky, lattice
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 KINDS = {"bias": "a bias", "vectors": "relative vectors", "rotary": "rotations"}
@@ -46,6 +42,9 @@ class WidthPositions(Study):
     width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=100_000)
     small: ClassVar = {"draws": 10_000, "width": 32}
+    caption: ClassVar = """Variance and excess kurtosis of a coordinate for three kinds of relative positions, at
+    two widths and extrapolated. Extrapolated points should lie on the orange bars and off the dotted line, which
+    has no positions."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Kernels of one head with each kind of positions, drawn and by quadrature."""
@@ -63,12 +62,10 @@ class WidthPositions(Study):
             )
             theory.append(kernel_moments(self.gram, *self._scores(kind)))
         none = kernel_moments(self.gram, self.score_variance * self.gram, np.zeros(self.inputs))
-        return xr.Dataset(
-            {
-                "drawn": (("kind", "quantity", "where", "statistic"), drawn),
-                "theory": (("kind", "quantity"), theory, {"long_name": "limit"}),
-                "without": ("quantity", none, {"long_name": "limit without positions"}),
-            },
+        return dataset(
+            drawn=(("kind", "quantity", "where", "statistic"), drawn),
+            theory=(("kind", "quantity"), theory, "limit"),
+            without=("quantity", none, "limit without positions"),
             coords={
                 "kind": list(KINDS),
                 "quantity": list(QUANTITIES),
@@ -115,25 +112,19 @@ class WidthPositions(Study):
             found.append(np.mean(attended[:, 0] ** 2, axis=1))
         return np.concatenate(found)
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Variance and kurtosis of a coordinate for each kind."""
         rivals = {
-            "kernel": Rival("as without positions", float(data.without.sel(quantity="kernel"))),
-            "kurtosis": Rival("a Gaussian's", 0.0),
+            "kernel": ("as without positions", float(data.without.sel(quantity="kernel"))),
+            "kurtosis": ("a Gaussian's", 0.0),
         }
-        return [
-            Claim(
-                statement=f"{name}, scores with {what}",
-                place="width: Relative positions",
-                measured=setting.from_pair(
-                    data.drawn.sel(kind=kind, quantity=quantity, where="extrapolated"), self.draws - 1
-                ),
-                predicted=float(data.theory.sel(kind=kind, quantity=quantity)),
-                rival=rivals[quantity],
-            )
-            for kind, what in KINDS.items()
-            for quantity, name in QUANTITIES.items()
-        ]
+        for kind, what in KINDS.items():
+            for quantity, name in QUANTITIES.items():
+                pair = data.drawn.sel(kind=kind, quantity=quantity, where="extrapolated")
+                measured = setting.from_pair(pair, self.draws - 1)
+                predicted = data.theory.sel(kind=kind, quantity=quantity)
+                text = f"{name}, scores with {what}"
+                yield Claim(text, "width: Relative positions", measured, predicted, rivals[quantity])
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Variance and excess kurtosis of a coordinate for each kind of relative positions."""
@@ -142,11 +133,8 @@ class WidthPositions(Study):
         at = np.arange(data.sizes["kind"])
         for axes, quantity in zip(grid[0], titles, strict=True):
             one = data.sel(quantity=quantity)
-            for shift, where, colour in (
-                (-0.2, "n", COLOURS[5]),
-                (0, "2n", COLOURS[2]),
-                (0.2, "extrapolated", COLOURS[0]),
-            ):
+            places = (-0.2, "n", COLOURS[5]), (0, "2n", COLOURS[2]), (0.2, "extrapolated", COLOURS[0])
+            for shift, where, colour in places:
                 value, error = (one.drawn.sel(where=where, statistic=each) for each in ("value", "error"))
                 marks(axes, at + shift, value, error, label=where, color=colour)
             axes.hlines(one.theory, at - 0.35, at + 0.35, color=COLOURS[1], label="limit")

@@ -10,16 +10,13 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Study, dataset, track
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
 from bulkedge.programs.mixture import chi_square_rule
 from bulkedge.support.domains import Each, Integers, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 
 SCALINGS = ("sqrt", "linear")
 
@@ -37,6 +34,9 @@ class WidthScaling(Study):
     widths: tuple[int, ...] = parameter(Each(Integers(8, 8192)), "widths n", (16, 64, 256), paper=(16, 64, 256, 1024))
     draws: int = parameter(Integers(100, 10**7), "draws at each width", 4000, ours=20_000)
     small: ClassVar = {"draws": 500, "widths": (16, 64)}
+    caption: ClassVar = """Quantiles of the variance given the scores over the width for both scalings, and the
+    excess kurtosis they lead to. Over √n the bands keep their width; over n they close, and the kurtosis falls to
+    zero."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw attention weights of the first input, and what variance they give."""
@@ -49,14 +49,12 @@ class WidthScaling(Study):
                 found[j, k] = np.einsum("di,ij,dj->d", weights[:, 0], gram, weights[:, 0])
                 moments[j, k] = self._moments(width, scaling)
         mixture = HeadMixture(gram, 1, 0, self.score_variance)
-        return xr.Dataset(
-            {
-                "variance": (("scaling", "width", "draw"), found, {"long_name": "variance given the scores"}),
-                "moments": (("scaling", "width", "order"), moments, {"long_name": "its first two moments, exact"}),
-                "kurtosis": ((), mixture.excess_kurtosis(), {"long_name": "excess kurtosis of the limit"}),
-                "mean": ((), mixture.variance(), {"long_name": "variance of the limit"}),
-                "uniform": ((), gram.mean(), {"long_name": "variance under uniform attention"}),
-            },
+        return dataset(
+            variance=(("scaling", "width", "draw"), found, "variance given the scores"),
+            moments=(("scaling", "width", "order"), moments, "its first two moments, exact"),
+            kurtosis=((), mixture.excess_kurtosis(), "excess kurtosis of the limit"),
+            mean=((), mixture.variance(), "variance of the limit"),
+            uniform=((), gram.mean(), "variance under uniform attention"),
             coords={"scaling": list(SCALINGS), "width": list(self.widths), "order": [1, 2]},
         )
 
@@ -75,47 +73,28 @@ class WidthScaling(Study):
         query, key = linear(x, variance=deviation), linear(x, variance=deviation)
         return scalar(softmax, dot(query, key, "sqrt" if scaling == "sqrt" else "linear"))
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Mean and spread at the largest width, and how the spread falls."""
         first, second = (data.moments.sel(order=order) for order in (1, 2))
         exact = 3 * (second / first**2 - 1)
         widest = data.width.values[-1]
         found = {name: [setting.kurtosis(row) for row in data.variance.sel(scaling=name).values] for name in SCALINGS}
         small = data.variance.sel(scaling="linear", width=widest).values
-        claims = [
-            Claim(
-                statement=f"excess kurtosis with scores over the root of n, width {widest}",
-                place="width: Theorem 3.1, Scaling 1/n",
-                measured=found["sqrt"][-1],
-                predicted=float(exact.sel(scaling="sqrt", width=widest)),
-                rival=Rival("a Gaussian's, as with scores over n", 0.0),
-            ),
-            Claim(
-                statement=f"excess kurtosis with scores over n, width {widest}",
-                place="width: Scaling 1/n",
-                measured=found["linear"][-1],
-                predicted=float(exact.sel(scaling="linear", width=widest)),
-                rival=Rival("as with scores over the root of n", float(data.kurtosis)),
-            ),
-            Claim(
-                statement=f"variance with scores over n, width {widest}: near that of uniform attention",
-                place="width: Scaling 1/n",
-                measured=Estimate.of(small),
-                predicted=float(first.sel(scaling="linear", width=widest)),
-                rival=Rival("as with scores over the root of n", float(data["mean"])),
-            ),
-        ]
+        text = f"excess kurtosis with scores over the root of n, width {widest}"
+        place = "width: Theorem 3.1, Scaling 1/n"
+        gaussian = "a Gaussian's, as with scores over n", 0.0
+        yield Claim(text, place, found["sqrt"][-1], exact.sel(scaling="sqrt", width=widest), gaussian)
+        text = f"excess kurtosis with scores over n, width {widest}"
+        rival = "as with scores over the root of n", data.kurtosis
+        yield Claim(text, "width: Scaling 1/n", found["linear"][-1], exact.sel(scaling="linear", width=widest), rival)
+        text = f"variance with scores over n, width {widest}: near that of uniform attention"
+        rival = "as with scores over the root of n", data["mean"]
+        yield Claim(text, "width: Scaling 1/n", small, first.sel(scaling="linear", width=widest), rival)
         if len(self.widths) > 1:
-            claims.append(
-                Claim(
-                    statement="exponent in the width of the excess kurtosis with scores over n",
-                    place="width: Scaling 1/n",
-                    measured=setting.slope(data.width, found["linear"]),
-                    predicted=float(np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0]),
-                    rival=Rival("one over n, as scores themselves fall", -1.0),
-                )
-            )
-        return claims
+            text = "exponent in the width of the excess kurtosis with scores over n"
+            predicted = np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0]
+            rival = "one over n, as scores themselves fall", -1.0
+            yield Claim(text, "width: Scaling 1/n", setting.slope(data.width, found["linear"]), predicted, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Quantiles of the variance given the scores, over the width, for both scalings, and the kurtosis they make."""

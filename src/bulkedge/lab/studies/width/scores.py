@@ -9,15 +9,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival, share
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, follows
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, parameter
-from bulkedge.support.estimates import Estimate
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,9 @@ class WidthScores(Study):
     width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
     small: ClassVar = {"draws": 4000, "width": 16}
+    caption: ClassVar = """Covariances of pairs of scores against the predicted ones (left), and the excess kurtosis
+    of an output with and without its random deviation (right). Points should lie on the line, and the kurtosis
+    should vanish once the output is divided by its deviation given the scores."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Scores and outputs of one head."""
@@ -45,17 +45,12 @@ class WidthScores(Study):
         attention /= attention.sum(axis=1, keepdims=True)
         given = np.einsum("di,ij,dj->d", attention, gram, attention)
         mixture = HeadMixture(gram, 1, 0, self.score_variance)
-        return xr.Dataset(
-            {
-                "covariance": (("batch", "first", "second"), found, {"long_name": "covariance of two scores"}),
-                "predicted": (("first", "second"), self.score_variance * np.kron(gram, gram)),
-                "excess": (
-                    ("given", "statistic"),
-                    setting.pairs([setting.kurtosis(kernel[:, 0, 0]), setting.kurtosis(kernel[:, 0, 0] / given)]),
-                    {"long_name": "excess kurtosis of a coordinate"},
-                ),
-                "expected": ("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
-            },
+        excess = [setting.kurtosis(kernel[:, 0, 0]), setting.kurtosis(kernel[:, 0, 0] / given)]
+        return dataset(
+            covariance=(("batch", "first", "second"), found, "covariance of two scores"),
+            predicted=(("first", "second"), self.score_variance * np.kron(gram, gram)),
+            excess=(("given", "statistic"), setting.pairs(excess), "excess kurtosis of a coordinate"),
+            expected=("given", [mixture.excess_kurtosis(self.width), 6 / self.width]),
             coords={"given": ["nothing", "scores"], "statistic": list(setting.STATISTIC)},
         )
 
@@ -65,36 +60,22 @@ class WidthScores(Study):
         attended = scalar(softmax, scores) @ linear(x)
         return scores, dot(attended, attended, "linear")
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """The covariance of scores, and the output before and after division by what the scores say."""
         theory = data.predicted.values
         alone, given = (
             setting.from_pair(data.excess.sel(given=name), self.draws - 1) for name in ("nothing", "scores")
         )
         expected = dict(zip(("nothing", "scores"), data.expected.values.tolist(), strict=True))
-        return [
-            Claim(
-                statement="share of independent scores in the covariance of all pairs of scores",
-                place="width: Theorem 3.1, Netsor with dot products",
-                measured=share(_flat(data.covariance.values), theory.ravel(), np.diag(np.diag(theory)).ravel()),
-                predicted=0.0,
-                rival=Rival("independent scores", 1.0),
-            ),
-            Claim(
-                statement="excess kurtosis of a coordinate",
-                place="width: Theorem 3.1",
-                measured=alone,
-                predicted=expected["nothing"],
-                rival=Rival("a Gaussian's", 0.0),
-            ),
-            Claim(
-                statement="excess kurtosis of a coordinate over its deviation given the scores",
-                place="width: Theorem 3.1",
-                measured=given,
-                predicted=expected["scores"],
-                rival=Rival("as without the scores", expected["nothing"]),
-            ),
-        ]
+        text = "share of independent scores in the covariance of all pairs of scores"
+        place = "width: Theorem 3.1, Netsor with dot products"
+        rival = "independent scores", np.diag(np.diag(theory)).ravel()
+        yield follows(text, place, _flat(data.covariance.values), theory.ravel(), rival)
+        text = "excess kurtosis of a coordinate"
+        yield Claim(text, "width: Theorem 3.1", alone, expected["nothing"], ("a Gaussian's", 0.0))
+        text = "excess kurtosis of a coordinate over its deviation given the scores"
+        rival = "as without the scores", expected["nothing"]
+        yield Claim(text, "width: Theorem 3.1", given, expected["scores"], rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Covariances of scores over what is predicted, and the kurtosis of an output with and without them."""

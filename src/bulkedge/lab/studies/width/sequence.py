@@ -9,14 +9,10 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, track
 from bulkedge.plots.style import line, marks, panels
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Each, Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 BLOCK = 2**21
@@ -40,6 +36,9 @@ class WidthSequence(Study):
     )
     draws: int = parameter(Integers(100, 10**6), "draws at each width", 2000, ours=10_000)
     small: ClassVar = {"draws": 500, "widths": (16, 32)}
+    caption: ClassVar = """Excess kurtosis and scaled variance of a coordinate with as many inputs as the width.
+    Points should follow the solid line, well above the dotted limit that the paper gives for a fixed number of
+    inputs."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Variance of a coordinate at one position, given all but the last weight, with weights as whole matrices."""
@@ -91,42 +90,25 @@ class WidthSequence(Study):
             found[name] = Estimate(k.value + more * (k.value + 3), (1 + more) * k.error, k.freedom)
         return found
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Kurtosis at each width, its rate and what is left of it in the joint limit."""
         widest = self.widths[-1]
         found = [setting.from_pair(data.kurtosis.sel(width=width), self.draws - 1) for width in self.widths]
-        claims = [
-            Claim(
-                statement=f"excess kurtosis with {width} inputs at width {width}",
-                place="width: Open question 2",
-                measured=value,
-                predicted=setting.from_pair(data.exact.sel(width=width), 20 * self.draws - 1),
-                rival=Rival("the limit for as many inputs", float(data.fixed.sel(width=width, statistic="value"))),
-            )
-            for width, value in zip(self.widths, found, strict=True)
-        ]
+        for width, value in zip(self.widths, found, strict=True):
+            text = f"excess kurtosis with {width} inputs at width {width}"
+            predicted = setting.from_pair(data.exact.sel(width=width), 20 * self.draws - 1)
+            rival = "the limit for as many inputs", data.fixed.sel(width=width, statistic="value")
+            yield Claim(text, "width: Open question 2", value, predicted, rival)
         if len(self.widths) > 1:
-            claims.append(self._rate(data, found))
-        claims.append(
-            Claim(
-                statement=f"s times the variance of a coordinate, {widest} inputs at width {widest}",
-                place="width: Open question 2",
-                measured=setting.from_pair(data.kernel.sel(width=widest), self.draws - 1),
-                predicted=scaled_kernel(self.score_variance, widest),
-                rival=Rival("uniform attention", 1.0),
-            )
-        )
-        return claims
-
-    def _rate(self, data: xr.Dataset, found: list[Estimate]) -> Claim:
-        exact = data.exact.sel(statistic="value")
-        return Claim(
-            statement="exponent of the excess kurtosis in the width, with as many inputs",
-            place="width: Open question 2",
-            measured=setting.slope(self.widths, found),
-            predicted=float(np.polyfit(np.log(data.width), np.log(exact), 1)[0]),
-            rival=Rival("none, as with a fixed number of inputs", 0.0),
-        )
+            exact = data.exact.sel(statistic="value")
+            text = "exponent of the excess kurtosis in the width, with as many inputs"
+            predicted = np.polyfit(np.log(data.width), np.log(exact), 1)[0]
+            rival = "none, as with a fixed number of inputs", 0.0
+            yield Claim(text, "width: Open question 2", setting.slope(self.widths, found), predicted, rival)
+        text = f"s times the variance of a coordinate, {widest} inputs at width {widest}"
+        measured = setting.from_pair(data.kernel.sel(width=widest), self.draws - 1)
+        rival = "uniform attention", 1.0
+        yield Claim(text, "width: Open question 2", measured, scaled_kernel(self.score_variance, widest), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Excess kurtosis and scaled variance of a coordinate, with as many inputs as the width."""
@@ -136,7 +118,7 @@ class WidthSequence(Study):
         for axes, name in ((left, "kurtosis"), (right, "kernel")):
             value, error = (data[name].sel(statistic=each) for each in ("value", "error"))
             marks(axes, data.width, value, error, label="drawn")
-        line(left, data.width, data.exact.sel(statistic="value"), label="scores given the query")
+        line(left, data.width, data.exact.sel(statistic="value"), label="scores given the query", lw=2.5)
         line(left, data.width, joint_limit(variance) / data.width, label="joint limit", **setting.GREEN)
         line(left, data.width, data.fixed.sel(statistic="value"), label="infinite width, s inputs", **setting.RIVAL)
         line(right, data.width, [scaled_kernel(variance, width) for width in data.width.values], label="to order 1/s")

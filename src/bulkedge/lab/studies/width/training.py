@@ -9,15 +9,11 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bulkedge.lab.studies.base import Study
-from bulkedge.lab.studies.claims import Claim, Rival
-from bulkedge.lab.studies.width import setting
+from bulkedge.lab.studies import width as setting
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, track
 from bulkedge.plots.style import BARS, COLOURS, histogram, marks, panels
 from bulkedge.programs import equal_correlations
-from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, parameter
-from bulkedge.support.estimates import Estimate
-from bulkedge.support.progress import track
 from bulkedge.visibility import softmax
 
 QUANTITIES = {
@@ -74,6 +70,9 @@ class WidthTraining(Study):
     width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=50_000)
     small: ClassVar = {"draws": 4000, "width": 16}
+    caption: ClassVar = """Moves of scores, outputs and kernels in one step of gradient descent over their limits
+    (left), and the tangent kernel of infinitely wide layers (right). Extrapolated points should lie at one and not
+    on the dotted values of lazy training, and the kernel should be spread out."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """A step at two widths and in the limit."""
@@ -81,12 +80,10 @@ class WidthTraining(Study):
         step = self.limit(rng, 20 * self.draws)
         ends = [setting.extrapolated(*both) for both in zip(narrow, wide, strict=True)]
         rows = zip(narrow, wide, ends, self.measured(step), strict=True)
-        return xr.Dataset(
-            {
-                "found": (("quantity", "where", "statistic"), [setting.pairs(row) for row in rows]),
-                "still": ((), self._still(rng), {"long_name": "mean tangent kernel of values and readout alone"}),
-                "tangent": ("draw", step.tangent[: 10 * BLOCK], {"long_name": "tangent kernel in the limit"}),
-            },
+        return dataset(
+            found=(("quantity", "where", "statistic"), [setting.pairs(row) for row in rows]),
+            still=((), self._still(rng), "mean tangent kernel of values and readout alone"),
+            tangent=("draw", step.tangent[: 10 * BLOCK], "tangent kernel in the limit"),
             coords={
                 "quantity": list(QUANTITIES),
                 "where": ["n", "2n", "extrapolated", "limit"],
@@ -166,24 +163,18 @@ class WidthTraining(Study):
         scores = self.score_variance**0.5 * rng.standard_normal((self.draws, self.inputs)) @ self.factor.T
         return float(2 * np.mean(np.sum((softmax(scores, axis=1) @ self.factor) ** 2, axis=1)))
 
-    def claims(self, data: xr.Dataset) -> list[Claim]:
+    def statements(self, data: xr.Dataset) -> Claims:
         """Each quantity against its limit, and against a theory of lazy training."""
         rivals = {
-            "moved": Rival("lazy training, scores as they were", 0.0),
-            "bent": Rival("lazy training, a linear step", 0.0),
-            "tangent": Rival("attention that does not learn", float(data.still)),
-            "spread": Rival("a kernel that is not random, as of infinitely many heads", 0.0),
+            "moved": ("lazy training, scores as they were", 0.0),
+            "bent": ("lazy training, a linear step", 0.0),
+            "tangent": ("attention that does not learn", float(data.still)),
+            "spread": ("a kernel that is not random, as of infinitely many heads", 0.0),
         }
-        return [
-            Claim(
-                statement=f"{name}, extrapolated in 1/n",
-                place="width: Open question 3",
-                measured=setting.from_pair(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1),
-                predicted=setting.from_pair(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1),
-                rival=rivals[quantity],
-            )
-            for quantity, name in QUANTITIES.items()
-        ]
+        for quantity, name in QUANTITIES.items():
+            measured = setting.from_pair(data.found.sel(quantity=quantity, where="extrapolated"), self.draws - 1)
+            predicted = setting.from_pair(data.found.sel(quantity=quantity, where="limit"), 20 * self.draws - 1)
+            yield Claim(f"{name}, extrapolated in 1/n", "width: Open question 3", measured, predicted, rivals[quantity])
 
     def figure(self, data: xr.Dataset) -> Figure:
         """What was measured over its limit, and the tangent kernel of infinitely wide layers."""
