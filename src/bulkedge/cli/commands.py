@@ -16,13 +16,26 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.options import DomainType, LawCommand, StudyCommand, complete_name, families
+from bulkedge.cli.check import check_command
 from bulkedge.cli.reproduce import COLOURS, RunReporter, reproduce_command
 from bulkedge.cli.scan import print_warnings, scan_command, scan_with_options
-from bulkedge.cli.terminal import err, explain_errors, fit_width, out, show_progress, tell, unknown
+from bulkedge.cli.terminal import (
+    DomainType,
+    LawCommand,
+    StudyCommand,
+    complete_name,
+    err,
+    explain_errors,
+    families,
+    fit_width,
+    out,
+    show_progress,
+    tell,
+    unknown,
+)
 from bulkedge.support.domains import Each, Interval, parameters
 from bulkedge.support.errors import DomainError
-from bulkedge.support.records import to_json
+from bulkedge.support.files import to_json
 from bulkedge.version import __version__
 
 if TYPE_CHECKING:
@@ -30,13 +43,14 @@ if TYPE_CHECKING:
     from bulkedge.lab.sweeps import Sweep
     from bulkedge.laws import Law
 
+# study → the claim that is shown of it: the headline figure of each paper
 HEADLINES = {
     "equivalence/bulk": "linear model: values beyond 4 (exp(beta^2) - 1)",
     "recovery/outlier": "largest eigenvalue from 1.5 thresholds on",
     "width/distribution": "excess kurtosis of a coordinate, 1 head",
     "propagation/rank-collapse": "slope of log(stable rank - 1) in log T after 2 layers",
 }
-"""Study → the claim that is shown of it: the headline figure of each paper."""
+FOLDER = click.Path(path_type=Path)
 NUMBERS = Each(Interval(-1e300, 1e300), most=100_000)
 LEVELS = Each(Interval(0, 1), most=100_000)
 
@@ -63,6 +77,7 @@ def main() -> None:
 
 main.add_command(reproduce_command)
 main.add_command(scan_command)
+main.add_command(check_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------
@@ -79,7 +94,10 @@ def list_studies(*, as_json: bool) -> None:
 
 def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
     """Print what there is, with the first paragraph of what it says of itself."""
-    shows = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
+    shows = {
+        name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
+        for name, each in known.items()
+    }
     if as_json:
         click.echo(to_json(shows, indent=1))
         return
@@ -98,7 +116,7 @@ def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None
 @click.option("--grid", "axes", multiple=True, metavar="PARAMETER=VALUES", help="first:last:step or a,b,c; repeatable.")
 @click.option("--seeds", "repetitions", default=1, show_default=True, help="Independent repetitions of each point.")
 @click.option("--seed", default=0, show_default=True, help="Root of all random streams.")
-@click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="Folder of the results.")
+@click.option("--out", "folder", required=True, type=FOLDER, help="Folder of the results.")
 @click.option("--paper", is_flag=True, help="Fixed parameters at the paper's sizes.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
 @click.option("--cluster", metavar="ADDRESS", help="Address of a Dask scheduler (tcp://...), instead of processes.")
@@ -111,12 +129,14 @@ def sweep_command(name: str, **given: Any) -> None:
     bulkedge sweep laws/edge --grid size=50:200:50 --seeds 4 --out runs/edge
     """
     from bulkedge.lab.sweeps import run
+    from bulkedge.lab.sweeps.read import FAILURES, RESULTS
 
     with explain_errors():
         sweep = _plan_sweep(name, given)
     with (
         explain_errors("the same command goes on from there"),
         show_progress(),
+        print_warnings(),
         open_executor(given["workers"], given["cluster"]) as (executor, width),
     ):
         options = {key: given[key] for key in ("retry_failed", "timeout")}
@@ -126,25 +146,16 @@ def sweep_command(name: str, **given: Any) -> None:
     if given["as_json"]:
         click.echo(to_json(asdict(result)))
     else:
-        out.print(
-            f"{result.done} of {result.cells} cells done, {result.failed} failed: {result.folder}", soft_wrap=True
-        )
-        if result.done:
-            out.print(f"open it with {opening(result.folder)}", soft_wrap=True, markup=False, highlight=False)
+        folder = result.folder
+        out.print(f"{result.done} of {result.cells} cells done, {result.failed} failed: {folder}", soft_wrap=True)
+        if result.done:  # checked, or as any store of zarr
+            plain = f"xarray.open_zarr({str(folder / RESULTS)!r}, consolidated=False)"
+            how = f"open it with bulkedge.lab.sweeps.open_sweep({str(folder)!r}), or {plain}"
+            out.print(how, soft_wrap=True, markup=False, highlight=False)
         if result.failed:
-            out.print(
-                f"errors are in {result.folder / 'failures.json'}; --retry-failed runs them again", soft_wrap=True
-            )
+            out.print(f"errors are in {folder / FAILURES}; --retry-failed runs them again", soft_wrap=True)
     if result.failed:
         sys.exit(1)
-
-
-def opening(folder: Path) -> str:
-    """How results of a sweep are opened: checked, or as any store of zarr."""
-    from bulkedge.lab.sweeps.files import RESULTS
-
-    plain = f"xarray.open_zarr({str(folder / RESULTS)!r}, consolidated=False)"
-    return f"bulkedge.lab.sweeps.open_sweep({str(folder)!r}), or {plain}"
 
 
 def _plan_sweep(name: str, given: dict[str, Any]) -> Sweep:
@@ -246,18 +257,43 @@ def law_command(name: str, *, at: Any, quantiles: Any, spike: Any, as_json: bool
     if as_json:
         click.echo(to_json(facts))
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in facts.items():
-        table.add_row(key.replace("_", " "), escape(str(value)))
-    out.print(table)
+    print_facts(facts)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print facts about a law: single ones a line each, what was asked at several points in tables."""
+    single = Table(box=None, show_header=False, pad_edge=False)
+    for key in ("law", "support", "atoms", "edge", "mean", "variance"):
+        single.add_row(key, escape(in_words(facts[key])))
+    out.print(single)
+    prefix = "singular_spike_" if "singular_spike_strength" in facts else "spike_"
+    overlaps = ["left_overlap", "right_overlap"] if prefix.startswith("singular") else ["overlap"]
+    spikes = [prefix + each for each in ("strength", "location", *overlaps, "detectable")]
+    for columns in (["at", "pdf", "cdf"], ["levels", "quantiles"], spikes):
+        if columns[0] in facts:
+            table = Table(*(each.removeprefix(prefix).replace("_", " ") for each in columns), box=None, pad_edge=False)
+            for row in zip(*(facts[each] for each in columns), strict=True):
+                table.add_row(*map(in_words, row))
+            out.print("", table)
+    if spikes[0] in facts:
+        out.print(f"signals are detectable from strength {in_words(facts[prefix + 'threshold'])} on")
+
+
+def in_words(value: Any) -> str:
+    """A fact as people write it: six digits, intervals as "a to b", atoms as "mass at place"."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):  # atoms
+        named = [f"{mass:.6g} at {place:.6g}" for place, mass in value]
+        return ", ".join(named[:6] + [f"and {len(named) - 6} more"] * (len(named) > 6)) or "none"
+    if isinstance(value, tuple):  # intervals
+        return ", ".join(f"{low:.6g} to {high:.6g}" for low, high in value) or "none"
+    return value if isinstance(value, str) else f"{value if abs(value) > 1e-14 else 0:.6g}"
 
 
 def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
-    """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers.
-
-    Names of what is about singular values begin with ``singular_spike``, and strengths are singular values there.
-    """
-    from bulkedge.laws.units import Unit
+    """What perturbations of rank one do: the outermost outlier of each, the thresholds, and all outliers."""
+    from bulkedge.laws.distribution import Unit
 
     singular = law.unit in {Unit.SINGULAR, Unit.SQUARED, Unit.SYMMETRISED}
     found: Any = law.singular_spike(strengths) if singular else law.spike(strengths)
@@ -275,14 +311,7 @@ def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
 
 
 @main.command("demo")
-@click.option(
-    "--out",
-    "folder",
-    default="out/demo",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of the pages.",
-)
+@click.option("--out", "folder", default="out/demo", show_default=True, type=FOLDER, help="Folder of the pages.")
 def demo_command(folder: Path) -> None:
     """Scan a small decoder and check one headline claim of each paper, in two minutes.
 
@@ -296,11 +325,11 @@ def demo_command(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         head("training and scanning a small decoder")
         with print_warnings():
-            before, found = scan_with_options("", None, defaults)
+            before, found, _ = scan_with_options("", None, defaults)
         found.to_html(folder / "scan.html", before=before)
         click.echo(found.summary())
         chosen = [studies()[name].preset("quick") for name in HEADLINES]
-        results = reproduce(chosen, folder, workers=None, watcher=RunReporter(head))
+        results = reproduce(chosen, folder, workers=None, watcher=RunReporter(head))  # type: ignore[arg-type]
     out.print(headlines_table(results))
     click.echo(f"the page of the claims is {folder / 'index.html'}, that of the scan {folder / 'scan.html'}")
     if any(claim.verdict == "fails" for result in results for claim in result.claims):
@@ -315,7 +344,7 @@ def headlines_table(results: list[Reproduction]) -> Table:
     for result in results:
         claim = next(each for each in result.claims if each.statement == HEADLINES[result.name])
         verdict = f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]"
-        measured = page.measured(claim.measured)
+        measured = f"{page.measured(claim.measured)}, {page.off(claim)}"
         table.add_row(result.name, escape(claim.statement), page.predicted(claim), measured, verdict)
     return table
 

@@ -14,10 +14,20 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bulkedge.cli.options import PaperCommand, complete_name
-from bulkedge.cli.terminal import Heading, about, duration, explain_errors, full_message, out, show_progress, tell
+from bulkedge.cli.terminal import (
+    Heading,
+    PaperCommand,
+    about,
+    complete_name,
+    duration,
+    explain_errors,
+    full_message,
+    out,
+    show_progress,
+    tell,
+)
 from bulkedge.support.errors import BulkedgeError
-from bulkedge.support.records import to_json
+from bulkedge.support.files import to_json
 
 if TYPE_CHECKING:
     from bulkedge.lab.gallery import Reproduction
@@ -37,15 +47,18 @@ COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 @click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
 @click.option("--claims", "all_claims", is_flag=True, help="Print every claim, also of several studies.")
+@click.option("--power", is_flag=True, help="Print the smallest error that the claims of each paper's items detect.")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
-def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool, as_json: bool, **given: Any) -> None:
+def reproduce_command(  # noqa: PLR0913
+    name: str, *, paper: bool, folder: Path, all_claims: bool, power: bool, as_json: bool, **given: Any
+) -> None:
     """Run studies, write their data, figures and a page, and check their claims.
 
     NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
     (bulkedge reproduce laws/edge --help). One study prints all its claims. Several print a line each, and the claims
     that do not hold; the page has all of them. What the folder holds already is kept, and the page shows all of it;
-    the same command goes on after an interruption. Exits with 1 if a claim of these studies fails or a study raises,
-    not if a claim is undecided.
+    the same command goes on after an interruption. All claims are recorded as holding: exits with 1 if one fails, or
+    if a study raises, not if a claim is undecided.
     """
     from bulkedge.lab.gallery import page
     from bulkedge.lab.studies.base import ready
@@ -64,6 +77,8 @@ def reproduce_command(name: str, *, paper: bool, folder: Path, all_claims: bool,
         click.echo(to_json([claim for result in results for claim in result.shown_claims()], indent=1))
     elif results:
         print_claims(results, everything=all_claims or len(results) == 1, values=paper)
+        if power:
+            out.print(power_table(results))
         click.echo(f"the page is {folder / 'index.html'}")
     found = page.tally(claim for result in results for claim in result.claims)
     tell(
@@ -148,6 +163,18 @@ def print_claims(results: list[Reproduction], *, everything: bool, values: bool 
         out.print(claims_table(results, values=values))
 
 
+def power_table(results: list[Reproduction]) -> Table:
+    """Of each item, the smallest relative error that one of its claims detects, and what they notice of a tenth."""
+    from bulkedge.lab.studies.items import ITEMS, power_of
+
+    table = Table("item", "numbers", "bounds", "signs", "detects", "0.9", "1.1", box=None, pad_edge=False)
+    claims = [claim for result in results for claim in result.claims]
+    for paper in ITEMS:
+        for item, found in power_of(paper, claims).items():
+            table.add_row(f"{paper}: {escape(item)}", *found.cells)
+    return table
+
+
 def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
     """The claims of all studies as a table for a terminal: predicted, measured, what became of the rival, verdict."""
     from bulkedge.lab.gallery import page
@@ -163,7 +190,7 @@ def claims_table(results: list[Reproduction], *, values: bool = False) -> Table:
             table.add_row(
                 "  " + escape(claim.statement),
                 page.predicted(claim),
-                page.measured(claim.measured),
+                ", ".join(filter(None, (page.measured(claim.measured), page.off(claim), page.allowance(claim)))),
                 escape(rival),
                 f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]",
             )

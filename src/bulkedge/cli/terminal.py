@@ -1,30 +1,36 @@
-"""What the command line shows while it works and when it stops: consoles, errors, progress."""
+"""What every command reads and shows: options made from declared parameters, consoles, errors, progress."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
+from dataclasses import MISSING
 from difflib import get_close_matches
-from typing import Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from bulkedge.support.domains import Choice, Domain, Each, Instance, Parameter, Parametric, parameters
 from bulkedge.support.errors import BulkedgeError, DomainError
 from bulkedge.support.progress import Progress, listen
 
 INTERRUPTED = 130
+# seconds before the first line of progress without a terminal; each later one waits twice as long, up to the last
 PLAIN_SECONDS, LONGEST_SECONDS = 5.0, 60.0
-"""Seconds before the first line of progress without a terminal; each later one waits twice as long, up to the last."""
-PLAIN_WIDTH = 140
-"""Without a terminal, tables are this wide, unless COLUMNS says otherwise."""
+PLAIN_WIDTH = 140  # without a terminal, tables are this wide, unless COLUMNS says otherwise
 
+# says what the progress that follows is part of: a text before the bar, and so many steps of so many done until then
+Heading = Callable[..., None]
 out, err = Console(), Console(stderr=True)
 
 
@@ -35,13 +41,6 @@ def fit_width() -> None:
         out.width = int(columns) if columns.isdigit() else PLAIN_WIDTH
 
 
-class Heading(Protocol):
-    """Says what the progress that follows is part of."""
-
-    def __call__(self, text: str, done: int = 0, total: int | None = None, /) -> None:
-        """Show a text before the bar, and so many steps of so many done until other progress is told."""
-
-
 def tell(sentence: str) -> None:
     """Print a line for people, as it is, on stderr."""
     err.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
@@ -50,16 +49,13 @@ def tell(sentence: str) -> None:
 def unknown(kind: str, given: str, known: list[str]) -> DomainError:
     """The error for a name that is not known: with those that are spelled almost so, or else with all."""
     near = get_close_matches(given, known)
-    if near:
-        return DomainError(f"{kind} = {given!r} is unknown; did you mean {' or '.join(near)}?")
-    return DomainError(f"{kind} = {given!r} is unknown; there are {', '.join(known)}")
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    return DomainError(f"{kind} = {given!r} is unknown; {remedy}")
 
 
 def duration(seconds: float) -> str:
     """A time in words and numbers, as precise as people need it.
 
-    Examples
-    --------
     >>> duration(3.21), duration(75), duration(7300)
     ('3.2 s', '1 min 15 s', '2 h 1 min')
     """
@@ -73,8 +69,6 @@ def duration(seconds: float) -> str:
 def about(seconds: float) -> str:
     """A time that is not known well: whole seconds, minutes or hours.
 
-    Examples
-    --------
     >>> about(3.21), about(75), about(7300)
     ('about 3 s', 'about 1 min', 'about 2 h')
     """
@@ -86,10 +80,7 @@ def about(seconds: float) -> str:
 
 @contextmanager
 def explain_errors(after_ctrl_c: str = "run the command again for the rest", *, kept: bool = True) -> Iterator[None]:
-    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on.
-
-    An exception that is not the package's own, nor the machine's, is a fault of the package, and keeps its traceback.
-    """
+    """Errors that a user can mend, without a traceback; Ctrl-C says what is kept, and how to go on."""
     try:
         yield
     except DomainError as error:
@@ -160,10 +151,135 @@ class PlainProgress:
         if now - self.told > self.pause and event.done:
             rate = event.done / max(now - self.began, 1e-9)
             left = (event.total - event.done) / rate
-            err.print(
-                f"{self.heading}{event.label}: {event.done} of {event.total}, {rate:.3g}/s, {left:.0f} s left",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            tell(f"{self.heading}{event.label}: {event.done} of {event.total}, {rate:.3g}/s, {left:.0f} s left")
             self.told, self.pause = now, min(2 * self.pause, LONGEST_SECONDS)
+
+
+if TYPE_CHECKING:
+    AnyParamType = click.ParamType[Any]
+else:
+    AnyParamType = click.ParamType  # which takes no argument before click 8.4
+
+
+class DomainType(AnyParamType):
+    """The values of a domain, under the name of a parameter."""
+
+    def __init__(self, parameter: str, domain: Domain) -> None:
+        self.parameter, self.domain = parameter, domain
+        self.name = "numbers" if isinstance(domain, Each) else "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read and check a value; click calls this for every option of this type."""
+        try:
+            return self.domain.parse(self.parameter, str(value))
+        except DomainError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """Values that a shell completes: those of a choice."""
+        options = self.domain.options if isinstance(self.domain, Choice) else ()
+        return [CompletionItem(str(each)) for each in options if str(each).startswith(incomplete)]
+
+
+def option_for(declared: Parameter) -> click.Option:
+    """A declared parameter as an option, with its meaning, domain and values as help."""
+    known = "" if declared.default is MISSING else f"; default {declared.default}"
+    if declared.large is not MISSING:
+        known += f"; with --paper {declared.large} ({'of the paper' if declared.source == 'paper' else 'ours'})"
+    return click.Option(
+        [f"--{declared.name.replace('_', '-')}", declared.name],
+        type=DomainType(declared.name, declared.domain),
+        required=declared.default is MISSING,
+        help=f"{declared.doc}, in {declared.domain}{known}.",
+    )
+
+
+class CatalogueCommand(click.Command):
+    """A command whose first argument names something with declared parameters; these become options."""
+
+    kind: str
+    catalogue: Callable[[], dict[str, type]]
+    chosen: type | None = None
+
+    def groups(self) -> list[str]:
+        """Names that stand for several entries of the catalogue."""
+        return []
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Look for a known name among the arguments before they are parsed."""
+        known, words = self.catalogue(), self._words(args)
+        every = [*known, *self.groups()]
+        if words and words[0] == args[0] and words[0] not in every:
+            with explain_errors():  # say so, and not that the options after it are unknown
+                raise unknown(self.kind, words[0], every)
+        self.chosen = next((known[each] for each in words if each in known), None)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def _words(self, args: list[str]) -> list[str]:
+        """The arguments that may be the name: neither options nor values of the options that every name has."""
+        options = [each for each in self.params if isinstance(each, click.Option) and not each.is_flag]
+        own = {word for each in options for word in each.opts}
+        pairs = zip(["", *args], args, strict=False)
+        return [each for before, each in pairs if not each.startswith("-") and before not in own]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The options of the command and of what was named."""
+        declared = parameters(self.chosen) if self.chosen else ()
+        return super().get_params(ctx) + [option_for(each) for each in declared]
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Names that a shell completes for the first argument of a :class:`CatalogueCommand` command."""
+    command = ctx.command
+    if not isinstance(command, CatalogueCommand):
+        return []
+    known = command.catalogue()
+    names = sorted(name for name in {*known, *command.groups()} if name.startswith(incomplete))
+    said = {name: (each.__doc__ or "").split("\n")[0] for name, each in known.items()}
+    return [CompletionItem(name, help=said.get(name)) for name in names]
+
+
+def _studies() -> dict[str, type]:
+    from bulkedge.lab.studies.base import studies
+
+    return dict(studies())
+
+
+class StudyCommand(CatalogueCommand):
+    """Names a study."""
+
+    kind = "study"
+    catalogue = staticmethod(_studies)
+
+
+class PaperCommand(StudyCommand):
+    """Names a study, or a paper for all of its studies."""
+
+    def groups(self) -> list[str]:
+        """The papers."""
+        return sorted({name.split("/")[0] for name in self.catalogue()})
+
+
+@cache
+def families() -> dict[str, type]:
+    """The families of laws whose parameters can be given as text, by the name they have on the command line."""
+    from bulkedge import laws
+
+    found = (getattr(laws, name) for name in laws.__all__)
+    return {
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower(): each
+        for each in found
+        if isinstance(each, type)
+        and issubclass(each, Parametric)
+        and issubclass(each, laws.Law)
+        and not any(isinstance(declared.domain, Instance) for declared in parameters(each))
+    }
+
+
+class LawCommand(CatalogueCommand):
+    """Names a family of laws."""
+
+    kind = "law"
+    catalogue = staticmethod(families)

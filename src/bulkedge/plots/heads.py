@@ -11,41 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, NullFormatter
 
-from bulkedge.plots.style import BARS, COLOURS, SIMULATION, panels, styled
+from bulkedge.plots.style import BARS, COLOURS, PLACE, SIMULATION, panels, styled
+from bulkedge.support.domains import Instance, takes
+from bulkedge.support.errors import DomainError
 
-ENDS = slice(1, -1)
-"""The smallest and the largest of all values are no quantiles."""
+ENDS = slice(1, -1)  # the smallest and the largest of all values are no quantiles
 MARKERS = {
-    "sharp": ".",
-    "growing": ".",
-    "frozen": "s",
-    "runaway": "^",
-    "collapse": "v",
-    "gap": ".",
-    "alike": "h",
-    "dead": "x",
-    "drift": "D",
-    "sink": "p",
-    "copies": "*",
-    "not finite": "P",
-}
+    "sharp": ".", "growing": ".", "frozen": "s", "runaway": "^", "collapse": "v", "gap": ".", "alike": "h", "dead": "x",
+    "drift": "D", "sink": "p", "copies": "*", "not finite": "P",
+}  # fmt: skip
 
 
+@takes(head=Instance(xr.Dataset), ax=PLACE)
 def plot_head(head: xr.Dataset, ax: Axes | None = None) -> Axes:
-    """Draw the spectrum of a head, largest singular value first, in the band of random heads.
-
-    Parameters
-    ----------
-    head : Dataset
-        One head of a scan's data.
-    ax : matplotlib Axes, optional
-        Where; a new figure by default.
-
-    Returns
-    -------
-    matplotlib Axes
-        What was drawn on.
-    """
+    """Draw the spectrum of a head, largest singular value first, in the band of random heads."""
     with styled():
         axes: Any = panels(1, 1)[1][0, 0] if ax is None else ax
         share = 1 - head["level"].to_numpy()[ENDS]
@@ -62,27 +41,16 @@ def plot_head(head: xr.Dataset, ax: Axes | None = None) -> Axes:
     return axes
 
 
+@takes(data=Instance(xr.Dataset), titles=Instance(dict), ax=PLACE)
 def plot_kinds(data: xr.Dataset, titles: dict[str, str], ax: Axes | None = None) -> Axes:
-    """Draw the map of all heads, layers down and heads across, by their kinds.
-
-    Parameters
-    ----------
-    data : Dataset
-        A scan's data.
-    titles : dict of str to str
-        Kinds as people read them, in the order of the legend.
-    ax : matplotlib Axes, optional
-        Where; a new figure by default.
-
-    Returns
-    -------
-    matplotlib Axes
-        What was drawn on.
-    """
+    """Draw the map of all heads, layers down and heads across, by their kinds."""
+    unknown = sorted({*data["kind"].to_numpy().tolist()} - titles.keys())
+    if unknown:
+        raise DomainError(f"titles has none for {', '.join(unknown)}: bulkedge.heads.KINDS has the titles of all kinds")
     layers = {each: place for place, each in enumerate(np.unique(data["layer"].to_numpy()))}
     with styled():
         axes: Any = panels(1, 1, width=5.2, height=0.3 * len(layers) + 0.9)[1][0, 0] if ax is None else ax
-        colours = dict(zip(titles, (*COLOURS, "#999999", "#DDDDDD"), strict=False))
+        colours = dict(zip(titles, ("#882255", "#332288", "#999933", *COLOURS, "#999999", "#DDDDDD"), strict=False))
         for layer, head, kind in zip(*(data[each].to_numpy() for each in ("layer", "head", "kind")), strict=True):
             axes.add_patch(_square(int(head), layers[layer], colours[str(kind)]))
         present = [each for each in titles if each in set(data["kind"].to_numpy().tolist())]
@@ -104,23 +72,9 @@ def _square(x: float, y: float, colour: str) -> Any:
     return Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, facecolor=colour, edgecolor="none")
 
 
+@takes(data=Instance(xr.Dataset))
 def plot_watch(data: xr.Dataset, alarms: Sequence[Any] = ()) -> Figure:
-    """Draw the readings of a run.
-
-    Parameters
-    ----------
-    data : Dataset
-        Readings by step, layer and head: ``beta``, ``keys``, ``entropy``, ``uniform_entropy`` and ``residual``.
-    alarms : sequence
-        What has ``step``, ``layer``, ``head``, ``kind`` and ``grade``; those above notes are marked at the spread of
-        their head.
-
-    Returns
-    -------
-    matplotlib Figure
-        Three panels: the largest spread of each layer with the line at which rows freeze, the mean entropy over the
-        uniform one, and the residual that is largest in size.
-    """
+    """Draw the readings of a run."""
     with styled():
         figure, (axes,) = panels(1, 3, width=3.2, height=2.9)
         heat, entropy, residual = axes
@@ -153,13 +107,11 @@ def _mark(axes: Any, data: xr.Dataset, alarms: Sequence[Any]) -> None:
     """The alarms at the spread of their head, each kind once in the legend."""
     for kind in dict.fromkeys(each.kind for each in alarms if each.grade != "note"):
         places = [each for each in alarms if each.kind == kind]
-        spreads = data.beta.max("head") if places[0].head is None else data.beta
-        found = [(each.step, float(spreads.sel(step=each.step, layer=each.layer, **_head(each)))) for each in places]
+        found = []
+        for each in places:
+            spreads = data.beta.sel(step=each.step, layer=each.layer)
+            found.append((each.step, float(spreads.max() if each.head is None else spreads.sel(head=each.head))))
         known = [(step, value) for step, value in found if np.isfinite(value)]
         axes.plot(
             *zip(*known or [(np.nan, np.nan)], strict=True), MARKERS[kind], color="0.2", ms=4, mfc="none", label=kind
         )
-
-
-def _head(alarm: Any) -> dict[str, int]:
-    return {} if alarm.head is None else {"head": alarm.head}

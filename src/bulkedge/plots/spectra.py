@@ -19,22 +19,18 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bulkedge.inference.comparison import Comparison
-from bulkedge.laws.distribution import Distribution
+from bulkedge.laws.distribution import Distribution, Unit
 from bulkedge.laws.law import Law
-from bulkedge.laws.units import Unit
-from bulkedge.plots.style import BARS, SIMULATION, THEORY
+from bulkedge.plots.style import BARS, PLACE, SIMULATION, THEORY
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import Choice
+from bulkedge.support.domains import Choice, Instance, Integers, takes
 from bulkedge.support.errors import DomainError
 
 POINTS = 600
-UPPER_HALF = (0.5, 0.99)
-"""Levels between which the range of the values decides on the axis."""
-FAINT = 1e-6
-"""Share of the median below which a logarithmic axis ends."""
-FAR = 20.0
-"""Ratio of the two quantiles from which on the axis is logarithmic."""
+UPPER_HALF = (0.5, 0.99)  # levels between which the range of the values decides on the axis
+FAINT = 1e-6  # share of the median below which a logarithmic axis ends
+FAR = 20.0  # ratio of the two quantiles from which on the axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,7 @@ class Axis:
     forward: Callable[[Any], Any]
     inverse: Callable[[Any], Any]
     slope: Callable[[Any], Any]
-    density: str
-    """What the density on this axis is called."""
+    density: str  # what the density on this axis is called
 
 
 AXES = {
@@ -54,24 +49,13 @@ AXES = {
     "sqrt": Axis("sqrt", np.sqrt, np.square, lambda x: 0.5 / np.sqrt(x), "density in √x"),
     "log": Axis("log", np.log10, lambda y: 10.0**y, lambda x: 1 / (np.log(10) * x), "density in log₁₀ x"),
 }
+SCALE = Choice(("auto", *AXES))
+DRAWN = Instance((Distribution, Spectrum))
 
 
+@takes(values=DRAWN, scale=SCALE)
 def axis_of(values: Distribution | Spectrum, scale: str = "auto") -> Axis:
-    """The axis on which a distribution or a spectrum can be seen.
-
-    Parameters
-    ----------
-    values : Distribution or Spectrum
-        What is to be drawn.
-    scale : {"auto", "linear", "sqrt", "log"}
-        The axis; by default as the values need it.
-
-    Returns
-    -------
-    Axis
-        The map to the axis.
-    """
-    scale = Choice(("auto", *AXES)).check("scale", scale)
+    """The axis on which a distribution or a spectrum can be seen."""
     if scale != "auto":
         return AXES[scale]
     distribution = values.distribution() if isinstance(values, Spectrum) else values
@@ -83,7 +67,7 @@ def axis_of(values: Distribution | Spectrum, scale: str = "auto") -> Axis:
     return AXES["sqrt" if distribution.unit in {Unit.SQUARED, Unit.EIGEN} else "linear"]
 
 
-def _drawn_on(axes: Axes | None) -> Axes:
+def _axes_or_current(axes: Axes | None) -> Axes:
     """The axes given, or the current ones of pyplot, as people expect in a notebook."""
     if axes is not None:
         return axes
@@ -104,6 +88,7 @@ def _label_axes(axes: Axes, axis: Axis, unit: str) -> Axes:
     return axes
 
 
+@takes(law=Instance(Law), axes=PLACE, scale=SCALE)
 def density(law: Law, axes: Axes | None = None, *, scale: str = "auto", **look: Any) -> Axes:
     """Draw the density of a law, its atoms as stems with their mass.
 
@@ -122,8 +107,14 @@ def density(law: Law, axes: Axes | None = None, *, scale: str = "auto", **look: 
     -------
     matplotlib Axes
         The axes.
+
+    Examples
+    --------
+    >>> from bulkedge import MarchenkoPastur
+    >>> density(MarchenkoPastur(0.5)).get_ylabel()
+    'density in √x'
     """
-    axes, axis = _drawn_on(axes), axis_of(law, scale)
+    axes, axis = _axes_or_current(axes), axis_of(law, scale)
     style: dict[str, Any] = {"color": THEORY, "label": "law", "zorder": 3} | look
     for low, high in law.support:
         x = _inside(axis, low, high if np.isfinite(high) else float(law.ppf(0.999)), law)
@@ -146,6 +137,7 @@ def _inside(axis: Axis, low: float, high: float, law: Law) -> Real:
     return np.asarray(axis.inverse(first + (last - first) * (1 - np.cos(theta)) / 2))
 
 
+@takes(spectrum=Instance(Spectrum), axes=PLACE, scale=SCALE, bins=Integers(0, 10**6))
 def histogram(spectrum: Spectrum, axes: Axes | None = None, *, scale: str = "auto", bins: int = 0, **look: Any) -> Axes:
     """Draw a spectrum as bars of equal width on the axis; the area of the bars is the mass that is shown.
 
@@ -166,8 +158,13 @@ def histogram(spectrum: Spectrum, axes: Axes | None = None, *, scale: str = "aut
     -------
     matplotlib Axes
         The axes.
+
+    Examples
+    --------
+    >>> histogram(Spectrum.of(np.arange(50.0), "eigenvalues"), bins=5).get_xlabel()
+    'eigenvalues'
     """
-    axes, axis = _drawn_on(axes), axis_of(spectrum, scale)
+    axes, axis = _axes_or_current(axes), axis_of(spectrum, scale)
     values, weights = spectrum.values, spectrum.weights
     if axis.name == "log":  # what is rounding, or far below the bulk, has no place there
         floor = max(spectrum.rounding, float(spectrum.distribution().ppf(0.002)), 1e-300)
@@ -180,6 +177,7 @@ def histogram(spectrum: Spectrum, axes: Axes | None = None, *, scale: str = "aut
     return _label_axes(axes, axis, spectrum.unit)
 
 
+@takes(values=DRAWN, axes=PLACE, scale=SCALE)
 def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, scale: str = "auto", **look: Any) -> Axes:
     """Draw a distribution function, which every distribution and spectrum has.
 
@@ -198,8 +196,14 @@ def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, sca
     -------
     matplotlib Axes
         The axes.
+
+    Examples
+    --------
+    >>> from bulkedge import Semicircle
+    >>> cumulative(Semicircle()).get_ylabel()
+    'share of values at or below'
     """
-    axes, axis = _drawn_on(axes), axis_of(values, scale)
+    axes, axis = _axes_or_current(axes), axis_of(values, scale)
     levels = np.linspace(0.002, 0.998, POINTS)
     distribution: Distribution = values.distribution() if isinstance(values, Spectrum) else values
     style: dict[str, Any] = {"color": THEORY, "label": "law"}
@@ -216,6 +220,7 @@ def cumulative(values: Distribution | Spectrum, axes: Axes | None = None, *, sca
     return axes
 
 
+@takes(spectrum=Instance(Spectrum), law=Instance(Distribution), axes=PLACE)
 def quantiles(spectrum: Spectrum, law: Distribution, axes: Axes | None = None, **look: Any) -> Axes:
     """Draw the values of a spectrum against the quantiles of a law at the same levels; on the law, a straight line.
 
@@ -234,10 +239,18 @@ def quantiles(spectrum: Spectrum, law: Distribution, axes: Axes | None = None, *
     -------
     matplotlib Axes
         The axes.
+
+    Examples
+    --------
+    >>> from bulkedge import Semicircle
+    >>> law = Semicircle()
+    >>> spectrum = Spectrum.of(law.ppf(np.linspace(0.01, 0.99, 50)), "eigenvalues")
+    >>> quantiles(spectrum, law).get_ylabel()
+    'measured'
     """
     if spectrum.unit is not law.unit and Unit.VALUES not in {spectrum.unit, law.unit}:
         raise DomainError(f"the spectrum holds {spectrum.unit} and the law {law.unit}: convert one of them")
-    axes, axis = _drawn_on(axes), axis_of(law)
+    axes, axis = _axes_or_current(axes), axis_of(law)
     levels = np.cumsum(spectrum.weights) - spectrum.weights / 2
     expected = np.asarray(law.ppf(levels))
     shown = (expected > max(spectrum.rounding, 0.0)) & (spectrum.values > spectrum.rounding)
@@ -254,6 +267,7 @@ def quantiles(spectrum: Spectrum, law: Distribution, axes: Axes | None = None, *
     return axes
 
 
+@takes(result=Instance(Comparison), axes=PLACE, scale=SCALE)
 def comparison(result: Comparison, axes: Axes | None = None, *, scale: str = "auto") -> Axes:
     """Draw a spectrum on its law, with the outliers and the edge beyond which they are called.
 
@@ -270,8 +284,17 @@ def comparison(result: Comparison, axes: Axes | None = None, *, scale: str = "au
     -------
     matplotlib Axes
         The axes.
+
+    Examples
+    --------
+    >>> import bulkedge as be
+    >>> from bulkedge.plots.style import panels
+    >>> model = be.Wishart(50, 100)
+    >>> result = be.compare(model.spectrum(np.random.default_rng(0)), model.law())
+    >>> comparison(result).get_ylabel()
+    'density in √x'
     """
-    axes, law, spectrum = _drawn_on(axes), result.law, result.spectrum
+    axes, law, spectrum = _axes_or_current(axes), result.law, result.spectrum
     if not isinstance(law, Law) or not law.support:
         cumulative(spectrum, axes, scale=scale)
         cumulative(law, axes, scale=scale)
