@@ -6,9 +6,10 @@ is a skip that names the package; any other failure is an error.
 
 import re
 import signal
+import tomllib
 from collections.abc import Generator
 from doctest import UnexpectedException
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def optional_packages() -> set[str]:
-    """Import names of what only the extras require; they are those of the distributions."""
-    extras = [each for each in metadata.requires("bulkedge") or () if "extra ==" in each]
-    return {re.split(r"[^\w.-]", each)[0].lower() for each in extras}
+    """Import names of what only the extras require; they are those of the distributions, but for scikit-learn's.
+
+    They are read from the source, because a GPU machine runs the tests without an installation.
+    """
+    extras = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    names = {re.split(r"[^\w.-]", each)[0].lower() for extra in extras.values() for each in extra}
+    return (names | {"sklearn"}) - {"bulkedge"}
 
 
 OPTIONAL = optional_packages()

@@ -109,9 +109,18 @@ class Extreme(Exhibit):
     """Has claims about numbers that are not finite, which JSON does not know."""
 
     def claims(self, data):
+        sided, none = {"one_sided": "why not"}, Estimate(np.nan, 1.0)
         return [
-            Claim("infinite", "ours", Estimate(np.inf, 1.0), 0.0, Rival("nothing", -np.inf), relation=">="),
-            Claim("none", "ours", Estimate(np.nan, 1.0), -np.inf, Rival("all", np.inf), np.inf, "any", relation="<="),
+            Claim(
+                "infinite, above zero",
+                "ours",
+                Estimate(np.inf, 1.0),
+                0.0,
+                Rival("nothing", -np.inf),
+                **sided,
+                relation=">=",
+            ),
+            Claim("none below", "ours", none, -np.inf, Rival("all", np.inf), np.inf, "fitted: any", "<=", "why not"),
             Claim("of three draws", "ours", Estimate(0.0, 1.0, 2.0), 0.0, "the draws are too few for any"),
         ]
 

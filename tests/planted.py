@@ -79,7 +79,7 @@ def offset(rng, heads, tokens, mask):
 
 
 def local(rng, heads, tokens, mask):
-    """Scores that fall with the distance, over those of a random head that is not hot."""
+    """Scores that fall with the distance, over those of a random head that is not sharp."""
     distance = np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens)))
     widths = rng.uniform(3, 20, (heads, 1, 1))
     return random_head(rng, heads, tokens, betas=(0.2, 0.7)) - distance / widths

@@ -1,7 +1,5 @@
 """Made-up scans with every variable of a real one, of any size, for tests of what is done with them."""
 
-import json
-
 import numpy as np
 import xarray as xr
 
@@ -29,6 +27,10 @@ POSITIVE = {
     "predicted_entropy": 3.1,
     "distance": 0.08,
     "null_distance": 0.03,
+    "output": 0.05,
+    "variation": 0.04,
+    "output_error": 0.003,
+    "variation_error": 0.003,
 }
 TESTED = ("beta", "entropy", "largest", "offset_mass", "near_mass", "column_energy", "stable_rank", "effective_rank")
 LEVELS = (np.arange(33) + 0.5) / 33
@@ -61,12 +63,9 @@ def made_up_scan(  # noqa: PLR0913
             "model": model,
             "tokens": 512,
             "draws": draws,
-            "null": "weights",
-            "seed": seed,
             "version": "0.1",
             "architecture": "Made<Up>ForCausalLM",
             "causal": 1,
-            "warnings": json.dumps(["Sinks hold 41 % of all attention; numbers without sinks are the ones to read."]),
         },
     )
     data["picture"] = ("item", "row", "column"), pictures(rng, data["kind"].values)
@@ -112,7 +111,6 @@ def by_kind(rng, items, *, probe):
     for name in KINDS:
         found[f"score_{name}"] = "item", np.where(kind == name, rng.uniform(0.6, 1, items), rng.uniform(0, 0.5, items))
     found["agreement"] = "item", rng.choice([1 / 3, 2 / 3, 1.0], items)
-    found["idle"] = "item", kind == "fixed columns"
     for name in ("induction", "duplicate", "previous"):
         found[name] = "item", rng.beta(0.3, 3, items) if probe else np.full(items, np.nan)
     return found

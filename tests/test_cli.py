@@ -11,8 +11,7 @@ import xarray
 from commands import bulkedge
 
 import bulkedge as be
-from bulkedge.cli.options import families
-from bulkedge.cli.terminal import PlainProgress, about, duration
+from bulkedge.cli.terminal import PlainProgress, about, duration, families
 from bulkedge.lab.studies.base import studies
 from bulkedge.laws import AttentionLaw
 from bulkedge.support.domains import Choice, Each, Integers, Text, parameters
@@ -268,6 +267,18 @@ def test_spikes_of_singular_values_as_json():
     assert [len(each) for each in facts["singular_spike_outliers"]] == [1, 0]
     help_text = " ".join(bulkedge("law", "--help").output.split())
     assert "for laws of singular values, of a signal x u v' with singular value x" in help_text
+
+
+def test_a_law_is_shown_in_tables_of_six_digits():
+    shown = bulkedge("law", "attention-law", "--beta", 1, "--head-ratio", 0.5, "--spike", "1,4", "--at", "1,2").output
+    law = be.AttentionLaw(1.0, 0.5)
+    spike = law.singular_spike([1.0, 4.0])
+    for number in (law.edge, *law.pdf([1.0, 2.0]), spike.location[1], spike.left_overlap[1], spike.threshold):
+        assert f"{number:.6g}" in shown
+    assert ["4", f"{spike.location[1]:.6g}"] in [line.split()[:2] for line in shown.splitlines()]
+    assert {"yes", "no"} <= set(shown.split())
+    assert not set("{[") & set(shown)
+    assert "0.5 at 0" in bulkedge("law", "marchenko-pastur", "--ratio", 2).output
 
 
 def test_json_has_no_infinities():

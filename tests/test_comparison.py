@@ -124,6 +124,13 @@ def test_law_without_square_root_edge():
         _ = be.EmpiricalLaw([1.0, 2.0]).edge_scale
 
 
+@pytest.mark.parametrize(
+    ("values", "law"), [([-1.0, -1.0, 0.0], be.EmpiricalLaw([-1.0, 0.0])), ([0.0, 1.0, 2.0], be.PoissonLaw(1.0))]
+)
+def test_an_edge_at_zero_or_infinity_has_no_relative_error(values, law):
+    assert np.isnan(be.compare(be.Spectrum.of(values, law.unit), law).edge_error)
+
+
 def test_edge_scale_of_known_laws():
     """Semicircle: 1. Marchenko-Pastur: Johnstone's (1 + sqrt(c)) (1 + 1/sqrt(c))**(1/3) in units of V**(-2/3)."""
     assert be.Semicircle().edge_scale == pytest.approx(1, rel=1e-12)

@@ -4,7 +4,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from bulkedge.cli import main
-from bulkedge.cli.options import families
+from bulkedge.cli.terminal import families
 from bulkedge.lab.studies.base import studies
 
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs/theory").glob("*.md"))
-STUDIES = ROOT / "src/bulkedge/studies"
+STUDIES = ROOT / "src/bulkedge/lab/studies"
 CITING = sorted(
     path
     for folder in ("src", "docs", "tests")
@@ -61,6 +61,7 @@ def test_nothing_outside_of_the_repository_is_cited():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_tests_and_studies_that_the_theory_cites_exist(page):
+    assert STUDIES.is_dir()
     text = page.read_text()
     defined = {
         name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
@@ -70,7 +71,7 @@ def test_tests_and_studies_that_the_theory_cites_exist(page):
             assert (ROOT / quoted).exists(), quoted
         elif quoted.startswith("test_"):
             assert quoted in defined, quoted
-        study = quoted.removeprefix("bulkedge reproduce ")
+        study = quoted.removeprefix("bulkedge reproduce ").split(" ")[0]
         if re.fullmatch(r"[a-z]+/[a-z-]+", study) and (STUDIES / study.split("/")[0]).is_dir():
             assert (STUDIES / f"{study.replace('-', '_')}.py").exists(), study
 
@@ -84,8 +85,6 @@ def test_pages_are_short():
 
 DESIGN = (ROOT / "docs/design.md").read_text()
 PACKAGE = ROOT / "src/bulkedge"
-FIGURES = "studies"
-"""The room whose folders are named as a kind: there is a file for each figure."""
 
 
 def modules_in(folder):
@@ -116,7 +115,7 @@ def test_the_tree_of_the_design_names_every_room():
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 DOCS = ROOT / "docs"
-SITE = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "figures"} & set(path.parts))
+SITE = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "figures", "reference"} & set(path.parts))
 COLUMNS = 100
 """Columns of code that a page has room for at 1400 px: ``docs/_static/pages.css``, and ``docs/_ext/measure.py``."""
 WIDER = {"design.md", "scan.md"}
@@ -183,17 +182,35 @@ def test_every_page_is_in_the_contents():
     assert {page.resolve() for page in SITE} == listed | {DOCS / "index.md"}
 
 
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|md|json|toml|yml|txt)|(?:src|tests|tools|docs)/[\w./-]+)`")
+"""A file or folder of the repository between back quotes; capitals stand for names that a reader chooses."""
+MADE = {"claims.json", "config.json", "failures.json"}
+"""Files that commands and models write."""
+
+
+@pytest.mark.parametrize("page", [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    folders = (ROOT, PACKAGE, PACKAGE / "laws/engine", DOCS, page.parent, ROOT / ".github/workflows")
+    for name in NAMED_FILE.findall(page.read_text()):
+        if name in MADE or re.search(r"\bNAME\b", name):
+            continue
+        inside = any((folder / name).exists() for folder in folders)
+        assert inside or ("/" not in name and any(PACKAGE.rglob(name))), f"{page.name} names {name}"
+
+
 # -- letters -----------------------------------------------------------------------------------------------------------
 
 LETTER = re.compile(r"(?<![\w'’\\])l(?![\w’]|'[A-Za-z])|(?<!\w)l(?=_[\w{])|(?<=_)l(?!\w)|ℓ|\\ell\b")
 """The letter l, alone or with an index or as one, in either shape: it counts layers, and tokens are T."""
 OF_LAYERS = (
-    "ensembles/layer.py", "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
+    "ensembles/stack.py", "lab/explore/rooms/collapse.py", "nn/init.py", "propagation/",
     "lab/studies/items.py", "lab/studies/propagation/",
 )  # fmt: skip
 """Modules and folders of the package that count layers."""
 PAGES_OF_LAYERS = {
-    "glossary.md", "papers.md", "programs.md", "propagation.md", "theory/index.md", "theory/propagation.md",
+    "glossary.md", "isometry.md", "papers.md", "power.md", "programs.md", "propagation.md",
+    "theory/index.md", "theory/propagation.md",
+    "theory/isometry.md", "theory/training.md",
     "theory/trainability.md", "theory/width.md",
 }  # fmt: skip
 FOR_TOKENS = re.compile(

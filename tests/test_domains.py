@@ -2,14 +2,17 @@
 
 import inspect
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.support.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, Text, parameter
+from bulkedge.support.domains import POSITIVE, Choice, Each, Integers, Interval, Parametric, Text, parameter, takes
+from bulkedge.support.errors import MissingPackageError
 
 BAD = [
     (be.Semicircle, {"variance": 0}, r"variance = 0 is outside its domain \[1e-60, 1e\+60\]"),
@@ -135,6 +138,25 @@ def test_declarations_reach_help():
     ]
 
 
+def test_examples_stay_behind_the_parameters():
+    @dataclass(frozen=True)
+    class Shape(Parametric):
+        """A shape.
+
+        >>> from math import pi
+
+        >>> Shape(0.5).ratio
+        0.5
+        """
+
+        ratio: float = parameter(Interval(0, 1, "(]"), "width over height")
+
+    assert inspect.getdoc(Shape) == (
+        "A shape.\n\nParameters\n----------\nratio : (0, 1]\n    Width over height.\n\n"
+        "Examples\n--------\n>>> from math import pi\n\n>>> Shape(0.5).ratio\n0.5"
+    )
+
+
 @pytest.mark.always
 def test_declarations_are_as_written_down():
     """Bounds, defaults and the paper's values change on purpose only: ``python tools/declared.py`` accepts a change."""
@@ -179,3 +201,139 @@ def test_positive_numbers_are_a_vector_of_them():
     ):
         with pytest.raises(be.DomainError, match=words):
             POSITIVE.check("popularity", wrong)
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30), (25, 25)])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_complex_matrices_have_their_own_singular_values(shape, library):
+    """Against NumPy's dense decomposition; the imaginary part used to be dropped (15.2 for 21.4)."""
+    rng = np.random.default_rng(sum(shape))
+    matrix = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    values = np.linalg.svd(matrix, compute_uv=False)
+    given = pytest.importorskip("torch").tensor(matrix) if library == "torch" else matrix
+    found = be.top_singular(given, 3)
+    left, right = np.asarray(found.left), np.asarray(found.right)
+    np.testing.assert_allclose(found.values, values[:3], rtol=1e-9)  # residuals are 1e-5, values their squares
+    np.testing.assert_allclose(np.abs(left.conj().T @ matrix @ right), np.diag(values[:3]), atol=1e-3)
+    np.testing.assert_allclose(left.conj().T @ left, np.eye(3), atol=1e-9)
+    assert found.residuals.max() < 1e-4 * values[0]
+    # sixteen probes of forty or more dimensions: within four of their errors
+    for estimate, exact in (
+        (be.schatten_norm(given, 1), values.sum()),
+        (be.schatten_norm(given, 2), np.linalg.norm(matrix)),
+        *zip(be.trace_moments(given, (1, 2)), (np.mean(values**2), np.mean(values**4)), strict=True),
+    ):
+        assert abs(estimate.value - exact) <= 4 * estimate.error + 1e-9 * exact
+    np.testing.assert_allclose(be.spectrum(given).values[::-1], values, rtol=1e-12)
+
+
+def test_equal_values_of_a_complex_matrix():
+    """The real matrix has each four times, and its vectors may mix."""
+    turned = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12, 2)).view(complex)[..., 0])[0]
+    matrix = turned @ np.diag([3.0, 3.0, 2.0, *np.linspace(1, 0, 9)])
+    found = be.top_singular(matrix, 2)
+    np.testing.assert_allclose(found.values, [3.0, 3.0], rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(found.right).conj().T @ found.right, np.eye(2), atol=1e-9)
+
+
+def test_what_is_no_matrix_of_an_operator_is_refused():
+    complex_matrix = np.eye(3) * 1j
+    for call in (be.spectra.MatrixOperator, be.denoise, be.attention_spectrum, be.cosine_similarity):
+        with pytest.raises(be.DomainError, match="complex entries"):
+            call(complex_matrix)
+
+
+def test_half_precision_is_widened():
+    """Squares of entries of 300 overflow in half precision: the cosine was -0.002 for 0.0999."""
+    tokens = (300 * (np.random.default_rng(0).standard_normal((50, 400)) + 1 / 3)).astype(np.float16)
+    exact = be.cosine_similarity(tokens.astype(float))
+    assert be.cosine_similarity(tokens) == pytest.approx(exact, rel=1e-12)
+    assert be.stable_rank(tokens) == pytest.approx(be.stable_rank(tokens.astype(float)), rel=1e-12)
+
+
+def test_single_precision_is_widened():
+    """Bounds such as 1e60 do not fit into it, and spikes were computed in it."""
+    law, theta = be.MarchenkoPastur(0.5), np.array([2.1, 3.3], dtype=np.float32)
+    exact = theta.astype(float)
+    assert [each.location for each in law.spikes(theta)] == [each.location for each in law.spikes(exact)]
+    assert np.array_equal(law.singular_spike(theta).location, law.singular_spike(exact).location)
+    assert np.array_equal(law.scaled(0.5).pdf(theta), law.scaled(0.5).pdf(exact))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[[1, 2], [3]], [1.5] * 20, [1 + 2j] * 20, [None] * 20, np.ma.masked_array(np.arange(20), np.arange(20) == 3)],
+    ids=["ragged", "floating", "complex", "objects", "masked"],
+)
+def test_labels_are_integers_or_texts(labels):
+    rows = np.random.default_rng(0).standard_normal((20, 4))
+    for call in (be.heads.ChannelLaw.from_qk, be.heads.matrix_and_law):
+        with pytest.raises(be.DomainError, match=r"^labels = .* outside its domain arrays of integers or texts"):
+            call(rows, rows, labels=labels)
+    with pytest.raises(be.DomainError, match=r"^tokens = "):
+        be.recovery.pool(np.eye(3), labels, [1.0])
+
+
+def test_columns_of_tables_are_labels():
+    rows = np.random.default_rng(0).standard_normal((20, 4))
+    words = np.array(["the", "word"] + [f"word {k}" for k in range(18)], dtype=object)
+    one, other = (be.heads.matrix_and_law(rows, rows, labels=each) for each in (words, np.arange(20)))
+    np.testing.assert_allclose(np.linalg.norm(one.matrix), np.linalg.norm(other.matrix), rtol=1e-12)
+
+
+def test_masked_arrays_are_not_read_through_their_mask():
+    rows = np.ma.masked_array(np.random.default_rng(0).standard_normal((20, 4)), np.zeros((20, 4), dtype=bool))
+    unmasked = be.heads.Channel.from_qk(rows, rows).couplings
+    np.testing.assert_array_equal(unmasked, be.heads.Channel.from_qk(rows.data, rows.data).couplings)
+    rows[3, 1] = np.ma.masked
+    for call in (
+        lambda: be.heads.Channel.from_qk(rows, rows),
+        lambda: be.heads.CausalChannel.from_qk(rows, rows),
+        lambda: be.heads.ChannelLaw.from_qk(rows, rows),
+        lambda: be.heads.Channel(rows),
+        lambda: be.score_scales(np.ma.masked_array([1.0, 2.0], [False, True]), 512, 4096),
+        lambda: be.spectrum(rows),
+        lambda: be.spectra.MatrixOperator(rows),
+        lambda: be.SoftmaxAttention(20, 64, inputs=rows),
+        lambda: be.spectra.MatrixOperator(np.eye(20)) @ rows,
+        lambda: be.visibility.seen_keys(rows),
+    ):
+        with pytest.raises(be.DomainError, match=r"mask|not an array of NumPy or torch"):
+            call()
+
+
+def test_decorated_functions_look_like_themselves():
+    @takes(count=Integers(1, 9))
+    def repeat(text, *rest, count=None):
+        """Doc."""
+        return text, rest, count
+
+    assert repeat("a", 1, 2) == ("a", (1, 2), None)
+    assert (repeat.__doc__, list(inspect.signature(repeat).parameters)) == ("Doc.", ["text", "rest", "count"])
+    with pytest.raises(be.DomainError, match=r"count = 10 is outside its domain \{1, ..., 9\}"):
+        repeat("a", count=10)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nope'"):
+        repeat("a", nope=1)
+    # doctest goes by the globals, and by nothing else
+    assert be.propagation.softmax_overlap.__globals__["__name__"] == "bulkedge.propagation.overlap"
+
+
+def test_tab_shows_public_names_only():
+    shown = set(dir(be))
+    assert shown == {
+        *be.__all__,
+        "scan",
+        "Scan",
+        "load_scan",
+        "compare_scans",
+        "watch",
+        "lab",
+        "models",
+        "nn",
+        "plots",
+        "testing",
+    }
+    assert not [name for name in shown if name.startswith("_") and name != "__version__"]
+    for name in shown:
+        with suppress(MissingPackageError):  # which says what to install
+            assert getattr(be, name) is not None

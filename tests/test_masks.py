@@ -7,13 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
-from bulkedge.visibility import BooleanMask, MaskOrName, WindowMask, mask_for, prefix_mean_values, softmax
+from bulkedge.visibility import (
+    BooleanMask,
+    MaskOrName,
+    WindowMask,
+    mask_for,
+    prefix_mean_values,
+    softmax,
+)
+from bulkedge.visibility.structure import Chunks, Window, structure
 
 MASKS = {
     "full": be.Mask.full(7),
     "cross": be.Mask.cross(5, 9),
     "causal": be.Mask.causal(8),
     "window": be.Mask.window(9, 3),
+    "both sides": be.Mask.window(6, 3, after=1),
+    "chunks": be.Mask.chunks(5, 2),
+    "causal chunks": be.Mask.chunks(5, 3, causal=True),
     "padding": be.Mask.padding([True, False, True, True]),
     "padding of other queries": be.Mask.padding([True, False, True, True], queries=6),
     "any": be.Mask.of(np.array([[True, False], [True, True], [False, True]])),
@@ -26,6 +37,9 @@ WRITTEN = {
     "cross": ["1" * 9] * 5,
     "causal": ["1" * k + "0" * (8 - k) for k in range(1, 9)],
     "window": ["100000000", "110000000"] + ["0" * k + "111" + "0" * (6 - k) for k in range(7)],
+    "both sides": ["110000", "111000", "011100", "001110", "000111", "000011"],
+    "chunks": ["11000", "11000", "00110", "00110", "00001"],
+    "causal chunks": ["10000", "11000", "11100", "00010", "00011"],
     "padding": ["1011"] * 4,
     "padding of other queries": ["1011"] * 6,
     "any": ["10", "11", "01"],
@@ -87,7 +101,12 @@ def test_causal_values_of_a_million_tokens():
         (lambda: be.Mask.causal(4) & be.Mask.causal(5), "masks of one shape"),
         (lambda: be.SoftmaxAttention(32, 8, mask=be.Mask.causal(33)), "there are 32 tokens"),
         (lambda: be.SoftmaxAttention(32, 8, mask="band"), "outside its domain {'full', 'causal'} or a Mask"),
-        (lambda: be.SoftmaxAttention(32, 8, mask=be.Mask.window(32, 4)).law(), "no law is known for mask"),
+        (lambda: be.SoftmaxAttention(64, 8, mask=be.Mask.window(64, 4)).law(), "no law .* width = 4 is outside"),
+        (
+            lambda: be.SoftmaxAttention(32, 8, mask=be.Mask.of(np.eye(32, dtype=bool) | (np.arange(32) < 3))).law(),
+            "no law is known for mask",
+        ),
+        (lambda: be.Mask.window(9, 3, after=3), "after = 3 is outside its domain: below width = 3"),
     ],
 )
 def test_bad_masks(make, message):
@@ -102,6 +121,26 @@ def test_a_mask_does_not_change_behind_its_back():
     assert mask.visible()[3, 0]
     with pytest.raises(ValueError, match="read-only"):
         mask.visible()[3, 0] = False
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        (be.Mask.full(9), Chunks(9, causal=False)),
+        (be.Mask.causal(9), Chunks(9, causal=True)),
+        (be.Mask.of(np.tri(9, dtype=bool)), Chunks(9, causal=True)),
+        (be.Mask.window(9, 3), Window(3, 0)),
+        (be.Mask.of(be.Mask.window(9, 4).visible()), Window(4, 0)),
+        (be.Mask.window(9, 4, after=2), Window(4, 2)),
+        (be.Mask.chunks(9, 4), Chunks(4, causal=False)),
+        (be.Mask.chunks(9, 4, causal=True), Chunks(4, causal=True)),
+        (be.Mask.padding([True] * 7 + [False] * 2), None),
+        (be.Mask.chunks(9, 4) & be.Mask.window(9, 3), None),
+    ],
+)
+def test_structure_of_masks(mask, found):
+    """However a mask was written, laws know what it is."""
+    assert structure(mask) == found
 
 
 def test_names():
@@ -134,7 +173,31 @@ def test_attention_behind_a_mask(mask):
     centred = np.sqrt(60) * (attention - model.mask.mean())
     expected = np.linalg.svd(centred, compute_uv=False) ** 2
     assert model.spectrum(np.random.default_rng(0)).values == pytest.approx(np.sort(expected), abs=1e-12)
-    assert model.outliers(3)[0].location == pytest.approx(60 * model.mask.singular_values(1)[0] ** 2)
+    rng = np.random.default_rng(1)
+    tops = [60 * np.linalg.norm(model.sample(rng), 2) ** 2 for _ in range(40)]
+    first = model.outliers(3)[0]
+    assert abs(np.mean(tops) - first.location) < first.error + 3 * np.std(tops) / 40**0.5
+    assert model.perron() == first.location > 60 * model.mask.singular_values(1)[0] ** 2
+
+
+PACKED = np.kron(np.eye(3, dtype=bool), np.tril(np.ones((40, 40), dtype=bool)))
+
+
+@pytest.mark.parametrize("beta", [0.7, 1.5, 3.0])
+@pytest.mark.parametrize("mask", [be.Mask.window(120, 8), be.Mask.window(120, 40), be.Mask.of(PACKED), "causal"])
+def test_outliers_behind_a_mask_decrease_and_have_an_honest_error(mask, beta):
+    """Values in crowds were placed too low, out of order, with a third of the error."""
+    model, rng = be.SoftmaxAttention(120, 32, beta, mask=mask), np.random.default_rng(20_270_105)
+    drawn = 120 * np.array([np.linalg.svd(model.sample(rng), compute_uv=False)[:5] ** 2 for _ in range(12)])
+    places, errors = (np.array(each) for each in list(zip(*model.outliers(5), strict=True))[1:])
+    assert np.all(np.diff(places) <= 0)
+    assert np.all(np.abs(drawn.mean(axis=0) - places) < errors + 3 * drawn.std(axis=0, ddof=1) / 12**0.5)
+    assert errors[0] < {0.7: 0.3, 1.5: 0.75, 3.0: 3.0}[beta] * places[0]
+
+
+def test_tokens_that_see_themselves_have_nothing_to_vary():
+    model = be.SoftmaxAttention(40, 64, 1.0, mask=be.Mask.window(40, 1))
+    assert {each[1:] for each in model.outliers(5)} == {(40.0, 0.0)}
 
 
 def test_torch():

@@ -53,7 +53,7 @@ def test_levels_need_draws():
         null.p_value(MODEL.spectrum(np.random.default_rng(0)), "smallest")
     with pytest.raises(be.DomainError, match="take a SimulatedNull"):
         LawNull(MODEL.law(), 40).p_value(MODEL.spectrum(np.random.default_rng(0)), "distance")
-    with pytest.raises(be.UnitError, match="the null is of eigenvalues, the spectrum of singular values"):
+    with pytest.raises(be.UnitError, match=r"spectrum holds singular values, the law .* is of eigenvalues.*squared"):
         null.p_value(be.spectrum(np.eye(3)))
     with pytest.raises(be.DomainError, match="members must be spectra of one unit"):
         SimulatedNull((be.spectrum(np.eye(3)), be.spectrum(np.eye(4))))
@@ -66,15 +66,87 @@ def test_simulations_are_kept_by_seed():
     assert SimulatedNull.of(MODEL, 9, rng=7) is not SimulatedNull.of(MODEL, 9, rng=8)
 
 
-def test_which_null():
-    """A law where there is one with an edge; a simulation for masks without a law, for heavy tails and for no edge."""
-    assert isinstance(null_of(be.SoftmaxAttention(64, 64, 0.5), 64), LawNull)
-    for model in (
-        be.SoftmaxAttention(64, 64, 0.5, mask=be.Mask.window(64, 8)),
-        be.SoftmaxAttention(64, 64, 3.0),
-        be.SoftmaxAttention(64, 16, 0.5, mask="causal"),
-    ):
-        null = null_of(model, 64, draws=3)
-        assert isinstance(null, SimulatedNull)
-        assert null.draws == 3
-        assert null.distribution.unit is be.Unit.SQUARED
+def test_spectra_are_converted_where_units_say_how():
+    """Singular values, their squares, the eigenvalues of a Gram matrix; else the error names the call to make."""
+    stack = be.AttentionStack(2, 30, 40, gap=False, attention="identity")
+    found = stack.spectrum(np.random.default_rng(1))
+    null = LawNull(stack.law(), 30)
+    assert (found.unit, null.law.unit) == (be.Unit.SQUARED, be.Unit.EIGEN)
+    assert null.p_value(found) == null.p_value(be.Spectrum.of(found.values, "eigenvalues"))
+    simulated = SimulatedNull.of(stack, draws=9)
+    for statistic in ("largest", "distance"):
+        assert simulated.p_value(found.sqrt(), statistic) == simulated.p_value(found, statistic)
+    circle = LawNull(be.QuarterCircle(1.0), 30)
+    assert circle.p_value(found) == circle.p_value(found.sqrt())
+    total = be.SumLaw((1.0, 0.5), (0.5, np.inf))
+    with pytest.raises(be.UnitError, match=r"take LawNull\(law.squared\(\), size\)"):
+        LawNull(total, 60).p_value(found)
+    assert LawNull(total.squared(), 30).p_value(found).draws is None
+
+
+ATTENTION = be.AttentionLaw(0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        ATTENTION,
+        be.FiniteHeadLaw(0.5, 64, 1024),
+        be.HeadLaw(0.5, 64, 1024),
+        be.WindowLaw(0.5, 64, 800, 100),
+        be.CausalHeadLaw(0.5, 64, 800).scaled(2.0),
+        ATTENTION.sqrt(),
+        ATTENTION.with_columns([0.1, 0.5]),
+        be.SoftmaxAttention(130, 64, 0.5, mask=be.Mask.chunks(130, 65)).law(),
+    ],
+    ids=lambda law: type(law).__name__,
+)
+def test_laws_of_attention_are_no_calibrated_nulls(law):
+    """Their images neither: at 64 tokens and beta = 1 such a null calls 45 % of fresh heads at level 0.05."""
+    with pytest.warns(be.RegimeWarning, match=r"is of attention.*be\.null_of\(ensemble, size\)"):
+        LawNull(law, 64)
+
+
+@pytest.mark.parametrize("law", [be.SumLaw((1.0,), (0.5,)).squared(), be.ProductLaw((1.0, 0.5)), be.Semicircle()])
+def test_laws_of_gaussian_matrices_warn_of_nothing(law):
+    assert LawNull(law, 64).edge(0.1) > law.edge - 0.5
+
+
+def rows_of_unequal_length(kind):
+    """Inputs whose rows are i.i.d. and not of equal length, of mean square one."""
+    x = np.random.default_rng(8).standard_normal((48, 64))
+    x *= {"white": np.ones(64), "two levels": np.where(np.arange(64) < 32, 1.0, 2.0)}[kind]
+    return x / np.sqrt((x**2).sum(axis=1).mean())
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (be.SoftmaxAttention(64, 64, 0.5), 64),
+        (be.SoftmaxAttention(64, 64, 3.0), 64),
+        (be.SoftmaxAttention(64, 64, 0.5, mask=be.Mask.window(64, 8)), 64),
+        (be.SoftmaxAttention(64, 16, 0.5, mask="causal"), 64),
+        (be.SoftmaxAttention(48, 64, 0.6, inputs=rows_of_unequal_length("white")), 48),
+        (be.SoftmaxAttention(48, 128, 0.5, inputs=rows_of_unequal_length("two levels")), 48),
+        (be.RandomMarkov(60, 0.3), 60),
+        (be.AttentionStack(2, 20, 30, gap=False), 20),
+        (be.PooledSequences(20, 80, 60, 1.0, [1.0], [[1.0]]), 20),
+        (be.Wishart(5, 9), 5),
+        (be.GaussianProduct(40, (1.0,) * 4), 40),
+        (be.GaussianSum(60, (1.0, 1.0), (0.05, np.inf)), 60),
+    ],
+)
+def test_nulls_are_simulated_where_the_law_is_not_calibrated(model, size):
+    """Laws that are approximate or heavy-tailed, that have outliers or no edge, or few values near it."""
+    null = null_of(model, size, draws=3)
+    assert isinstance(null, SimulatedNull)
+    assert null.draws == 3
+    assert null is null_of(model, size, draws=3)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [be.Wigner(60), be.Wishart(60, 90), be.GaussianProduct(100, (0.5, 1.0)), be.GaussianSum(100, (1.0,), (0.5,))],
+)
+def test_nulls_of_gaussian_matrices_are_laws(model):
+    assert isinstance(null_of(model, 60 if isinstance(model, be.Wigner | be.Wishart) else 100), LawNull)

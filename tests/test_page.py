@@ -2,12 +2,13 @@
 
 import re
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
 from exhibits import First, Second, Third
 
-from bulkedge.lab.gallery.page import STATES, anchor, cell, papers_markdown, rows
+from bulkedge.lab.gallery.page import anchor, cell, drawing, papers_markdown, rows
 from bulkedge.lab.gallery.run import reproduce
 from bulkedge.lab.studies import items
 from bulkedge.lab.studies.claims import Claim, Rival
@@ -20,8 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 ITEMS = (
     Item("Theorem 1", "values below < the edge | stay, for a_1 of $2"),
     Item("Lemma 1", "an identity", tested="tests/test_page.py::test_every_item_has_a_row_that_says_something"),
-    Item("Open question 2", "what happens next", not_done="nobody knows what to measure"),
+    Item("Open question 2", "what happens next", not_done="nobody knows what to measure", asks=True),
     Item("Figure 9", "what a study shows that was not run here"),
+    Item("Equation 7", "a root", corrected="it is the other root"),
+    Item("Figure 5", "a lead that grows"),
 )
 
 
@@ -33,6 +36,11 @@ class Paper(First):
         here, old = "equivalence: Theorem 1; ours", "equivalence: Theorem 77"
         values = {"it holds": 0.0, "it fails": 1.0}
         found = [Claim(name, here, Estimate(value, 0.1), 0.0, rival) for name, value in values.items()]
+        printed, against = Rival("the larger root, as printed", 2.0), "equivalence: not Figure 5, Open question 2"
+        found.append(
+            Claim("a root", "equivalence: Equation 7", Estimate(0.1, 0.1), 0.0, printed, 0.5, "derived: next order")
+        )
+        found.append(Claim("the lead shrinks", against, Estimate(-1.0, 0.1), -1.0, ("as printed, it grows", 0.0)))
         return [*found, Claim("of another version", old, Estimate(0.0, 0.1), 0.0, rival)]
 
 
@@ -96,7 +104,7 @@ def test_what_a_claim_says_is_text_and_not_markup(visit):
 def test_the_filter_shows_what_has_the_words_and_the_verdict(visit):
     page = visit("index.html")
     everything, studies = shown(page), shown(page, "section.study")
-    assert (everything, studies) == (2 + 3 + 5 + 5, 4)
+    assert (everything, studies) == (2 + 5 + 5 + 5, 4)
     page.get_by_label("undecided").check()
     undecided = shown(page)
     assert undecided == shown(page, "td.undecided") > 0
@@ -118,7 +126,7 @@ def test_the_filter_shows_what_has_the_words_and_the_verdict(visit):
 def test_the_filter_of_items(visit):
     page = visit("papers.html")
     assert shown(page) == len(ITEMS)
-    for state, number in {"fails": 1, "tested": 1, "not done": 1, "not here": 1, "undecided": 0, "all": 4}.items():
+    for state, number in {"fails": 2, "holds as stated": 1, "holds corrected": 1, "open": 2, "all": 6}.items():
         page.get_by_label(state, exact=True).check()
         assert shown(page) == number
 
@@ -138,6 +146,20 @@ def test_links_lead_to_studies_claims_and_files(visit, gallery):
     assert page.locator("tr:target").inner_text().startswith("it holds")
 
 
+def test_a_figure_has_its_caption_and_code_that_draws_it(gallery, monkeypatch):
+    folder, _ = gallery
+    text = unescape((folder / "index.html").read_text())
+    assert f"<figcaption>{LawsEdge.caption}</figcaption>" in text
+    code = drawing("laws/edge")
+    assert f"<code>{code}</code>" in text
+    assert code in (ROOT / "docs/gallery.md").read_text()
+    assert len(code.splitlines()) <= 15
+    monkeypatch.chdir(folder)
+    exec(code, {})  # noqa: S102
+    assert (folder / "figure.pdf").read_bytes().startswith(b"%PDF")
+    (folder / "figure.pdf").unlink()
+
+
 # -- the papers, item by item ------------------------------------------------------------------------------------------
 
 
@@ -147,19 +169,34 @@ def test_every_item_has_a_row_that_says_something(gallery):
     outcomes = [" ".join(re.sub(r"<.*?>", " ", each).split()) for each in outcomes]
     assert len(outcomes) == len(ITEMS)
     assert outcomes[0].startswith(
-        "exhibits/paper : it holds holds rival excluded by 90 σ exhibits/paper : it fails fails"
+        "exhibits/paper : it holds holds 0.0 σ off; far away: excluded by 90 σ exhibits/paper : it fails fails"
     )
-    assert outcomes[1:] == [
+    assert outcomes[1:4] == [
         "Checked by tests/test_page.py::test_every_item_has_a_row_that_says_something",
-        "Not done: nobody knows what to measure",
+        (
+            "exhibits/paper : the lead shrinks holds 0.0 σ off; as printed, it grows: excluded by 10 σ "
+            "Not done: nobody knows what to measure"
+        ),
         "No claim of this folder names it: its study was not run here.",
     ]
     rows = [line for line in document.splitlines() if line.startswith("| ") and not line.startswith("| item ")]
     cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows]
-    assert [len(each) for each in cells] == [3] * len(ITEMS)
+    assert [len(each) for each in cells] == [4] * len(ITEMS)
     assert all(cell.strip() for row in cells for cell in row)
     assert cells[0][1].strip() == r"values below \< the edge \| stay, for a\_1 of \$2"
-    assert "4 items: 1 has a claim, 1 is checked by a test, 1 is not done, 1 has no claim in this folder." in document
+
+
+def test_an_item_has_one_of_four_verdicts(gallery):
+    """A test is enough, a claim against it is not; printed forms are excluded by what was measured, nothing granted."""
+    folder, document = gallery
+    verdicts = {"Theorem 1": "fails", "Lemma 1": "holds as stated", "Open question 2": "open", "Figure 9": "open"}
+    verdicts |= {"Equation 7": r"holds corrected\*\*: it is the other root; printed form excluded by 19 σ"}
+    for name, verdict in (verdicts | {"Figure 5": "fails"}).items():
+        assert re.search(rf"^\| {name} \| [^|]*(?:\\\|[^|]*)* \| \*\*{verdict}", document, re.MULTILINE), name
+    assert "against it: the lead shrinks, **holds** (0.0 σ off; as printed, it grows: excluded by 10 σ)" in document
+    counts = "6 items: 1 holds as stated, 1 holds corrected, 2 fail, 2 are open."
+    assert document.count(counts) == 2  # of all papers, and of the one that has items here
+    assert (folder / "papers.html").read_text().count(counts) >= 2
 
 
 def test_the_items_of_the_papers_have_no_empty_row():
@@ -168,7 +205,7 @@ def test_the_items_of_the_papers_have_no_empty_row():
         for row in rows(paper, []):
             assert row.item.name
             assert row.item.says
-            assert row.state in STATES
+            assert row.verdict in ("open", "holds as stated" if row.item.tested else "open")
 
 
 def test_the_document_has_every_item():
@@ -176,6 +213,9 @@ def test_the_document_has_every_item():
     text = (ROOT / "docs" / "papers.md").read_text()
     missing = [item.name for paper in PAPERS for item in items.ITEMS[paper] if f"| {cell(item.name)} |" not in text]
     assert missing == []
+    power = (ROOT / "docs" / "power.md").read_text()
+    assert [paper for paper in PAPERS if f"| {paper} |" not in power] == []
+    assert "no reason is written down" not in power
 
 
 def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
@@ -190,6 +230,9 @@ def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
     text = (tmp_path / "papers.md").read_text()
     assert "# The papers, item by item" in text
     assert all(title in text for title in PAPERS.values())
+    power = (tmp_path / "power.md").read_text()
+    assert "# What the claims would notice" in power
+    assert [line for line in power.splitlines() if line.startswith("- *")] == []
     run = (tmp_path / "paper_size.md").read_text()
     assert "2 studies" in run
     assert f"| `{Second.name()}` |" in run

@@ -18,13 +18,13 @@ from listeners import Listener, on_the_page
 
 import bulkedge.version
 from bulkedge.cli import main
-from bulkedge.lab.gallery import Gallery, read, record
+from bulkedge.lab.gallery import folder, read
+from bulkedge.lab.gallery.folder import Gallery
 from bulkedge.lab.gallery.run import command_for, origin_of, reproduce
 from bulkedge.lab.studies.base import studies
 from bulkedge.lab.studies.laws.edge import LawsEdge
 from bulkedge.support.errors import DomainError, StoreError
-from bulkedge.support.files import lock_folder
-from bulkedge.support.records import to_json
+from bulkedge.support.files import lock_folder, seal, to_json, unseal
 
 TESTS = Path(__file__).parent
 
@@ -113,8 +113,8 @@ def test_the_sources_tell_an_edited_package_from_the_released_one(tmp_path, monk
     package = tmp_path / "package"
     package.mkdir()
     (package / "laws.py").write_text("first = 1\n")
-    monkeypatch.setattr(record, "__file__", str(package / "lab" / "gallery" / "record.py"))
-    digest = record.sources.__wrapped__
+    monkeypatch.setattr(folder, "__file__", str(package / "lab" / "gallery" / "folder.py"))
+    digest = folder.sources.__wrapped__
     before = digest()
     assert digest() == before
     (package / "laws.py").write_text("first = 2\n")
@@ -206,8 +206,7 @@ def test_the_time_left_is_that_of_earlier_runs_or_the_average_of_this_one(tmp_pa
     assert second.left == (one.seconds + two.seconds) / 2
     assert last.left == 0
     for name, seconds in zip(names, (10.0, 200.0, 3000.0), strict=True):
-        path = tmp_path / name / "record.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+        seal(tmp_path / name, "record.json", unseal(tmp_path / name, "record.json") | {"seconds": seconds})
     _, _, listener = runs(*studies_, folder=tmp_path, again=True)
     assert [step.left for step in listener.begun] == [3210.0, 3200.0, 3000.0]
     assert [step.left for step, _ in listener.finished] == [3200.0, 3000.0, 0]
@@ -264,8 +263,8 @@ def damage(folder, how):
             f"without {name}"
             for name in ("record.json", "figure.png", "figure.pdf", "data.zarr", "data.zarr/zarr.json")
         ),
-        *(f"record without {key}" for key in ("study", "parameters", "seed", "version", "seconds", "claims", "digest")),
-        *("record without chosen", "claims of an older version"),
+        *(f"record without {key}" for key in ("study", "claims", "chosen", "bulkedge_checksum")),
+        "claims of an older version",
         *("cut", "empty", "a list", "claims are text", "seed is text", "another study", "figure", "data"),
     ],
 )

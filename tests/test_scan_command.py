@@ -1,6 +1,7 @@
 """``bulkedge scan`` as people call it: what it prints and writes, and what it says of input that it cannot read."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -75,11 +76,23 @@ def test_a_folder_for_people(bert):
     assert "8×" not in lines[0]  # for which there is no room
 
 
+def test_importance_has_a_column(gpt2):
+    plain, found = bulkedge("scan", gpt2, *QUICK), bulkedge("scan", gpt2, *QUICK, "--importance", "--json")
+    assert plain.exit_code == found.exit_code == 0, found.output
+    assert "worth" not in plain.output
+    rows = json.loads(found.stdout)
+    assert len(rows) == 4
+    assert all(row["importance"] > row["importance_error"] > 0 for row in rows)
+
+
 def test_factors_of_longer_contexts_in_words():
-    heads = [{"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0)]
+    heads = [{"scale_2": 1.5, "scale_8": each, "scale_32": np.nan} for each in (3.0, np.nan, 1.25, 2.0, 1.5)]
     assert list(longer_contexts(heads)) == [
-        "At 2× the tokens heads keep their entropy with scores times 1.5 to 1.5, 1.5 in the median.",
-        "At 8× the tokens heads keep their entropy with scores times 1.25 to 3, 2 in the median.",
+        f"At {times}× the tokens, a head keeps the entropy of its rows if its scores are multiplied by {factors}."
+        for times, factors in (
+            (2, "1.5 (median over heads; from 1.5 to 1.5)"),
+            (8, "1.75 (median over heads; from 1.25 to 3)"),
+        )
     ]
 
 
@@ -276,3 +289,30 @@ def test_a_sweep_over_models_of_any_shape(bert, gpt2, tmp_path):
     assert len(claims) == 2
     assert all(claim.verdict != "holds" for claim in claims)  # its weights are random, and draws depend on its path
     assert len(study.plot(alone.assign_attrs(parameters=json.dumps(study.parameters()))).axes) == 2
+
+
+def test_heads_are_removed_and_the_smaller_model_is_saved(gpt2, inside):
+    """The saved model says what the whole one says with these heads switched off."""
+    text = inside / "text.txt"
+    text.write_text("it was the white rabbit, trotting slowly back again, and looking anxiously about as it went.")
+    quick = ("--text", text, *QUICK)
+    done = bulkedge("scan", gpt2, *quick, "--remove", 0.25, "--out", "smaller")
+    assert "Removed 1 of 4 heads: " in done.output
+    assert done.stdout.splitlines()[-1] == "the smaller model is in smaller"
+    whole = transformers.AutoModel.from_pretrained(gpt2).eval()
+    smaller = transformers.AutoModel.from_pretrained(inside / "smaller").eval()
+    layer, head = map(int, re.search(r"The heads that cost least: layer (\d), head (\d)\.", done.stdout).groups())
+    ids = torch.arange(20)[None]
+    with torch.no_grad(), be.models.ablate_heads(whole, {f"h.{layer}.attn": [head]}):
+        expected = whole(ids).last_hidden_state
+    with torch.no_grad():
+        torch.testing.assert_close(smaller(ids).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+    assert transformers.AutoTokenizer.from_pretrained(inside / "smaller")("rabbit")["input_ids"]
+    for wrong, words in (
+        (("--out", "other"), "--remove SHARE"),
+        (("--remove", 0.1), "less than one head"),
+        (("--remove", 1.5), "--remove"),
+        (("--remove", 0.5, "--out", "smaller"), "is there already"),
+    ):
+        refused = bulkedge("scan", gpt2, *quick, *wrong, code=2 if "already" not in words else 1)
+        assert words in refused.output

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
-from bulkedge.support.threads import in_order, one_thread, thin_products
+from bulkedge.support.threads import in_order, one_thread, stop, thin_products
 
 
 def pools():
@@ -126,3 +128,20 @@ def test_a_blas_that_is_limited_does_not_leave_the_other_unlimited():
     for few in paths:
         with threadpool_limits(2), ThreadpoolController().select(filepath=few).limit(limits=1), thin_products():
             assert blas() == {1}
+
+
+def test_stopping_ends_workers_before_it_waits_for_them():
+    """They may hang: whoever waits first waits for ever."""
+    done = []
+
+    class Pool(ProcessPoolExecutor):
+        _processes = {1: SimpleNamespace(terminate=lambda: done.append("terminated"))}  # noqa: RUF012 - a stub
+
+        def __init__(self):
+            """Start none."""
+
+        def shutdown(self, wait=True, *, cancel_futures=False):  # noqa: FBT002 - as the standard library has it
+            done.append((wait, cancel_futures))
+
+    stop(Pool())
+    assert done == ["terminated", (True, True)]

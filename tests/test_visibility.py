@@ -226,6 +226,13 @@ def test_masks_that_do_not_fit_scores(mask, words):
         gap_free_attention(query, query, query, mask)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_numbers_are_not_taken_for_what_is_seen(dtype):
+    """Of an additive mask, zeros were taken for hidden keys, and its large numbers for visible ones."""
+    with pytest.raises(be.DomainError, match=r"visible is of .*: give booleans"):
+        be.visibility.softmax(torch.zeros(2, 3), torch.zeros(2, 3, dtype=dtype))
+
+
 def test_a_mask_of_one_column_is_for_all_keys():
     query, key, value = torch.randn(3, 1, 2, 6, 4, generator=torch.Generator().manual_seed(0)).unbind()
     column = torch.tensor([0.0, 0.5, -1.0, 0.0, 2.0, 0.0])[:, None]

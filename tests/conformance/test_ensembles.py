@@ -158,7 +158,7 @@ def test_parameters(model):
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(ensemble, names[0], 3)
     assert isinstance(ensemble, Parametric)
-    assert {each.name for each in parameters(type(ensemble))} >= set(names) - {"inputs", "mask"}
+    assert {each.name for each in parameters(type(ensemble))} >= set(names) - {"inputs", "mask", "loadings"}
     assert all(each.doc for each in parameters(type(ensemble)))
     assert type(ensemble).__name__ in repr(ensemble)
     assert len(repr(ensemble)) < 500
@@ -176,7 +176,7 @@ def test_different_parameters_are_different_ensembles(models):
 EXTREME = {
     "few tokens": be.SoftmaxAttention(16, 64, 1.0),
     "few dimensions": be.SoftmaxAttention(200, 8, 1.0),
-    "sharp": be.SoftmaxAttention(200, 64, 3.0),
+    "sharp": be.SoftmaxAttention(200, 64, 60.0),
     "very unequal entries": be.RandomMarkov(60, 50.0),
     "as deep as wide": be.AttentionStack(10, 40, 40, gap=False, entries="exponential"),
     "stack of unequal entries": be.AttentionStack(2, 60, 90, gap=False, variance=30.0),

@@ -327,9 +327,35 @@ def test_two_equal_classes_are_pooled_sequences():
     assert quiet[0].location == pytest.approx(pooled.bulk().edge, rel=1e-10)
 
 
+def test_white_noise_does_not_see_where_means_lie():
+    """The resolvent between aligned means against its trace: the same for white noise, to rounding."""
+    means, others = np.random.default_rng(4).standard_normal((3, 60)) / 4, (WEIGHTS["causal"], PREFIX)
+    aligned = be.PooledMixture.aligned(
+        means, np.eye(60), sizes=(30, 40, 50), samples=150, weights=others[0], correlation=others[1]
+    )
+    free = be.PooledMixture(60, (30, 40, 50), 150, means @ means.T, *others)
+    np.testing.assert_allclose(aligned.spikes(), free.spikes(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("means", "covariance", "message"),
+    [
+        (np.ones((2, 3)), np.eye(4), "must be \\(classes, 4\\)"),
+        (np.ones((2, 4)), -np.eye(4), "covariance has the eigenvalue -1"),
+        (np.full((2, 4), np.nan), np.eye(4), "means contains NaN"),
+    ],
+)
+def test_bad_means_are_refused(means, covariance, message):
+    others = {"sizes": (20, 20), "samples": 60, "weights": WEIGHTS["mean"], "correlation": PREFIX}
+    with pytest.raises(ValueError, match=message):
+        be.PooledMixture.aligned(means, covariance, **others)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"loadings": np.eye(2, 19)}, "it must be \\(2, 20\\)"),
+        ({"loadings": 2 * np.eye(2, 20)}, "gram differs"),
         ({"sizes": (10,)}, "sizes are for 1 classes and gram for 2"),
         ({"gram": [[1.0, 2.0], [2.0, 1.0]]}, "gram has the eigenvalue -1"),
         ({"gram": [[1.0, np.nan], [np.nan, 1.0]]}, "gram contains NaN"),

@@ -8,7 +8,7 @@ import pytest
 import bulkedge as be
 from bulkedge.ensembles.markov import without_gap, without_outliers
 from bulkedge.propagation.gradients import estimated_gradient_norms, gradient_norms, pullback
-from bulkedge.propagation.isometry import deepest, tradeoff
+from bulkedge.propagation.moments import deepest, tradeoff
 from bulkedge.propagation.trainability import freezing_beta, softmax_of_gaussians
 
 STACKS = {
@@ -67,12 +67,13 @@ def test_probes_estimate_the_norm():
 
 def test_gradients_that_are_refused():
     with pytest.raises(ValueError, match="the Kronecker form needs a linear stack"):
-        gradient_norms(STACKS["LayerNorm"], [])
+        gradient_norms(STACKS["LayerNorm"], STACKS["LayerNorm"].layers(np.random.default_rng(0)))
     deep = be.AttentionStack(10, 4, 4, skip=1.0)
     with pytest.raises(ValueError, match=r"depth = 10 with skip has 2\*\*9 ways"):
         gradient_norms(deep, deep.layers(np.random.default_rng(0)))
+    stack = be.AttentionStack(2, 7, 9, gap="all")
     with pytest.raises(ValueError, match="not differentiable"):
-        pullback(be.AttentionStack(2, 7, 9, gap="all"), [], np.zeros((7, 9)))
+        pullback(stack, stack.layers(np.random.default_rng(0)), np.zeros((7, 9)))
 
 
 def test_layers_and_their_parts():
@@ -153,10 +154,16 @@ def test_isometry_is_a_trade():
     means = np.linspace(0, 1, 100_001)
     assert trade.distortion(means).min() == pytest.approx(trade.least, abs=1e-8)
     assert means[trade.distortion(means).argmin()] == pytest.approx(trade.best_mean, abs=1e-5)
-    assert trade.distortion(1.0) == trade.at_mean_one
+    assert trade.distortion(1.0) == trade.spread
     assert tradeoff(replace(stack, value_variance=trade.value_factor)).mean == pytest.approx(1.0)
     assert deepest(stack, 0.85) == 3  # 4.5/5.5 = 0.82, and 6/7 = 0.857 at depth four
     assert deepest(stack, 0.5) == 0
+    # layers multiply norms with 100, which overflows after 154 of them
+    assert deepest(be.AttentionStack(1, 20, 2000, gap=False), 0.995) == 197  # v = 1.01 depth, v/(1 + v)
+    assert deepest(be.AttentionStack(1, 20, 2000, gap=False), 0.99999) == 1000
+    with pytest.raises(be.UnresolvedError, match=r"100\*\*200, .* value_variance = 0.01 keeps norms"):
+        tradeoff(be.AttentionStack(200, 20, 2000, gap=False))
+    assert tradeoff(be.AttentionStack(200, 20, 2000, gap=False, value_variance=0.01)).mean == pytest.approx(1.0)
     with pytest.raises(ValueError, match="of = 'hessian' is outside its domain"):
         tradeoff(stack, "hessian")
 

@@ -5,6 +5,7 @@ import pytest
 
 import bulkedge as be
 from bulkedge.lab.explore import export
+from bulkedge.lab.explore.room import Trace
 from bulkedge.lab.explore.rooms import ROOMS, WidthRoom
 
 pytest.importorskip("plotly")
@@ -51,3 +52,12 @@ def test_a_slider_of_the_file_shows_what_python_says(exported, open_page):
     assert np.allclose(found["y"], size * mixture.pdf(size * np.array(found["x"])), atol=1e-5)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert slider.get_attribute("aria-valuetext") == "2"
+
+
+def test_only_lines_of_many_points_lose_some():
+    places = np.arange(1000.0)
+    thinned = export.thin(Trace("a", places, 2 * places, 0, "theory"))
+    assert (len(thinned.x), thinned.x[0], thinned.x[-1]) == (export.MOST_POINTS, 0, 999)
+    assert (thinned.y == 2 * thinned.x).all()
+    for kept in (Trace("a", places[:7], places[:7]), Trace("a", places, places, shape="points")):
+        assert export.thin(kept) is kept

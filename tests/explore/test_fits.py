@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
+from bulkedge import diagnose
+from bulkedge.inference.fresh_heads import FreshHead, causal_laws, centre, largest_values
 from bulkedge.lab.explore.export import plotly
-from bulkedge.lab.explore.fitting import FreshHead, centre, fit, largest_values
 from bulkedge.lab.explore.matrix import report_fit
 from bulkedge.support.errors import DomainError
 
@@ -40,7 +41,7 @@ ODD = {
     "whole numbers": RNG.integers(-3, 4, (SIZE, SIZE)).astype(float),
     "wide": noise(16, 200),
     "sharp": softmax(20 * noise(SIZE, SIZE)),
-    "hot, causal": softmax(20 * noise(SIZE, SIZE), causal=True),
+    "sharp, causal": softmax(20 * noise(SIZE, SIZE), causal=True),
     "window": softmax(np.where(np.abs(np.subtract.outer(np.arange(SIZE), np.arange(SIZE))) < 4, 0.0, -1e9)),
     "one dimension": softmax(np.outer(noise(SIZE), noise(SIZE))),
     "large": 1e80 * noise(SIZE, SIZE),
@@ -53,7 +54,7 @@ ODD = {
 def test_any_matrix_gets_a_report_that_can_be_drawn(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = report_fit(fit(ODD[name]))
+        report = report_fit(diagnose(ODD[name]))
     drawn = json.dumps(plotly(report.panels, report.curves, narrow=True), allow_nan=False)
     assert "the matrix" in drawn
     assert report.note.endswith(".")
@@ -62,22 +63,22 @@ def test_any_matrix_gets_a_report_that_can_be_drawn(name):
 
 @pytest.mark.parametrize("name", ["rank one", "rank five", "one entry", "two columns", "ones"])
 def test_matrices_of_low_rank_are_near_to_no_law(name):
-    found = fit(ODD[name])
+    found = diagnose(ODD[name])
     assert all(each.distance > 0.5 for each in found.candidates)
-    assert "too far" in found.note
+    assert any(said in found.verdict for said in ("too far", "near to no law", "nothing random"))
 
 
 @pytest.mark.parametrize("name", ["identity", "permutation", "one key", "window"])
 def test_no_beta_is_told_where_weights_are_zero(name):
-    found = fit(ODD[name])
+    found = diagnose(ODD[name])
     assert np.isnan(found.beta)
     assert np.isnan(found.head_dim)
-    assert "β and the dimension are not known" in found.note
+    assert "β and the dimension are not known" in found.verdict
     assert "β" not in report_fit(found).facts
 
 
 def test_independent_scores_tell_no_dimension():
-    found = fit(softmax(0.7 * noise(128, 128)))
+    found = diagnose(softmax(0.7 * noise(128, 128)))
     assert found.head_dim == np.inf
     assert found.beta == pytest.approx(0.7, rel=0.02)
     assert report_fit(found).facts["dimension"] == "not told from independent scores"
@@ -86,33 +87,35 @@ def test_independent_scores_tell_no_dimension():
 @pytest.mark.parametrize("size", [0.0, 1e-300, 1e300])
 def test_entries_that_cannot_be_squared_are_refused(size):
     with pytest.raises(DomainError, match="scale the matrix"):
-        fit(size * np.ones((SIZE, SIZE)))
+        diagnose(size * np.ones((SIZE, SIZE)))
 
 
 def test_noise_of_any_size_is_called_noise():
     for shape in ((16, 16), (16, 64), (64, 64)):
         rng = np.random.default_rng(shape[1])
-        said = [fit(rng.standard_normal(shape)) for _ in range(5)]
+        said = [diagnose(rng.standard_normal(shape)) for _ in range(5)]
         assert all(each.candidates[0].name.startswith("MarchenkoPastur") for each in said)
-        assert not any("too far" in each.note for each in said)
+        assert not any("too far" in each.verdict for each in said)
 
 
 def test_a_head_just_below_the_smallest_dimension_of_the_law_is_a_gaussian_one():
     """The estimate of 32 dimensions from 128 tokens is 30, where laws without QK-norm end."""
-    found = fit(be.SoftmaxAttention(128, 32, 1.0).sample(np.random.default_rng(0)))
+    found = diagnose(be.SoftmaxAttention(128, 32, 1.0).sample(np.random.default_rng(0)))
     assert found.candidates[0].name == "FiniteHeadLaw, Gaussian queries and keys"
-    assert "too far" not in found.note
+    assert "too far" not in found.verdict
 
 
 def test_fresh_heads_are_not_called_outliers():
     """Long queries and keys push values beyond the edge, where Tracy and Widom's p-values are 1e-8 and less."""
     least, called, by_law = [], 0, []
     for seed in range(6):
-        found = fit(be.SoftmaxAttention(128, 64, 1.2).sample(np.random.default_rng(seed)))
+        found = diagnose(be.SoftmaxAttention(128, 64, 1.2).sample(np.random.default_rng(seed)))
         called += bool(found.outliers)
         least += [each.p_value for each in found.outliers[:1]]
         law = found.candidates[0].law
-        by_law += [be.LawNull(law, 128).p_value(be.Spectrum.of([found.values[-1]], law.unit)).value]
+        with pytest.warns(be.RegimeWarning, match="null_of"):
+            null = be.LawNull(law, 128)
+        by_law += [null.p_value(be.Spectrum.of([found.values[-1]], law.unit)).value]
     assert called >= 2
     assert min(by_law) < 1e-6
     # each is at its least, 1/40, with probability 1/40
@@ -137,10 +140,16 @@ def test_the_null_is_the_ensemble_that_the_law_is_of():
     assert popular[0] == pytest.approx(5 * popular[1:].mean(), rel=0.2)
 
 
+def test_causal_laws_have_causal_nulls():
+    trials = list(causal_laws(0.8, 64, 128))
+    assert [null.qk_norm for _, _, null in trials] == [False, True, False]
+    assert all(null.causal and null.tokens == 128 for _, _, null in trials)
+
+
 def test_a_planted_direction_of_a_head_stands_out():
     rng = np.random.default_rng(1)
     topic = rng.standard_normal((200, 1))
     scores = be.SoftmaxAttention(200, 64, 0.5, qk_norm=True).scores(rng)
-    found = fit(softmax(0.5 * scores + 0.15 * topic @ topic.T))
+    found = diagnose(softmax(0.5 * scores + 0.15 * topic @ topic.T))
     assert found.outliers[0].p_value == 1 / 40
     assert report_fit(found).outliers[0][1] == "at most 0.025: none of 39 fresh heads reaches as far"

@@ -48,11 +48,8 @@ class Slow(Room):
     """Waits."""
 
     name = "slow"
+    code = (panels, theory, simulate, observations)
     size: int = parameter(Integers(0, 100), "size", 1)
-
-    @classmethod
-    def code(cls):
-        return (panels, theory, simulate, observations)
 
     @property
     def draws(self):

@@ -1,6 +1,9 @@
 """Every state that a page can be in: addresses, random parameters, seeds; and curves against the library."""
 
+import io
 import json
+import types
+from base64 import b64encode
 from dataclasses import replace
 
 import numpy as np
@@ -110,7 +113,7 @@ def test_the_page_of_matrices_reads_its_address():
     bad = texts(pages.matrix_page("?layer=9&nothing=1"))
     assert "layer = '9' is outside its domain" in bad
     assert "'nothing' is no parameter" in bad
-    assert read_address("head=3", {"head": pages.HEADS}) == ({"head": 3}, [])
+    assert read_address("head=3", pages.HEADS) == ({"head": 3}, [])
     pytest.importorskip("transformers", reason="heads are those of a decoder of transformers")
     assert '"n_clicks": 1' in texts(pages.matrix_page("?layer=1&head=2"))
 
@@ -237,3 +240,21 @@ def test_one_layer_is_a_point_that_can_be_seen():
     room = CollapseRoom(depth=1, tokens=256, variance=0.1)
     for trace in application.plotly(room.panels(), room.theory())["data"]:
         assert trace["mode"] == "markers"
+
+
+@pytest.mark.parametrize(
+    ("matrices", "tensor", "names", "chosen", "hidden"),
+    [
+        (1, None, ["a.npy"], "a.npy", True),
+        (2, None, ["a.npy[0]", "a.npy[1]"], "a.npy[0]", False),
+        (2, "a.npy[1]", ["a.npy[0]", "a.npy[1]"], pages.no_update, False),
+    ],
+)
+def test_the_choice_of_matrices_is_shown_where_there_is_one(matrices, tensor, names, chosen, hidden):
+    stream, known = io.BytesIO(), types.SimpleNamespace(of=lambda _key, *work: work[-1])
+    np.save(stream, np.ones((20, 20) if matrices == 1 else (matrices, 20, 20)))
+    sent = "data:;base64," + b64encode(stream.getvalue()).decode()
+    found, said, *rest, where = pages.fit_upload(known, sent, "a.npy", tensor)
+    assert rest == [names, chosen, hidden]
+    assert found == (tensor or names[0])
+    assert (", 'a.npy[" in said, where) == (matrices > 1, "")

@@ -155,8 +155,8 @@ def test_mean_logarithms_of_exponentials():
         value, score = log_mean_exponential(np, deviation, count)
         entropy = [softmax_of_gaussians(float(each), count).entropy for each in deviation]
         np.testing.assert_allclose(np.log(count) + value - score, entropy, atol=1e-6)
-        hot, sharper = (log_mean_exponential(np, np.array([each]), count)[0][0] for each in (12.0, 13.0))
-        assert sharper - hot == pytest.approx(score[-1] / 12)
+        sharp, sharper = (log_mean_exponential(np, np.array([each]), count)[0][0] for each in (12.0, 13.0))
+        assert sharper - sharp == pytest.approx(score[-1] / 12)
     many = log_mean_exponential(np, np.array([1.0]), 10**9)
     assert many[0][0] == pytest.approx(0.5, abs=1e-7)
 
@@ -165,8 +165,8 @@ def test_mean_logarithms_of_exponentials():
     ("q", "k", "options", "match"),
     [
         (np.ones((3, 4)), np.ones((4, 4)), {}, "of the same tokens"),
-        (np.ones(4), np.ones(4), {}, "of the same tokens"),
-        (np.ones((0, 4)), np.ones((0, 4)), {}, "of the same tokens"),
+        (np.ones(4), np.ones(4), {}, "q has shape"),
+        (np.ones((0, 4)), np.ones((0, 4)), {}, "q has shape"),
         (np.ones((3, 4)), np.full((3, 4), np.inf), {}, "k has entries"),
         (np.ones((3, 4)), np.ones((3, 4)), {"block": 0}, "block = 0"),
         (np.ones((3, 4)), np.ones((3, 4)), {"explicit": -1}, "explicit = -1"),

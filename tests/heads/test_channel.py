@@ -231,7 +231,7 @@ def test_couplings_that_are_refused():
 
 
 def test_rows_are_quick_and_lose_nothing(monkeypatch):
-    """Between the points of the table, cold, warm, hot and frozen, against the exact integrals."""
+    """Between the points of the table, at small, middle, large and freezing scales, against the exact integrals."""
     spreads = np.random.default_rng(8).uniform([[0], [0], [12]], [[1], [12], [48]], (3, 10)).ravel()
     for tokens, nats, relative in ((2, 2e-8, 1e-5), (1500, 1e-7, 1e-5), (10**12, 1e-6, 1e-3)):
         # no variance over rows: all have the spread of their mean
@@ -353,7 +353,7 @@ def test_means_of_the_logistic_function(deviation):
 @pytest.mark.parametrize("beta", [0.1, 1.0, 4.0, 20.0])
 @pytest.mark.parametrize("tokens", [2, 5, 700])
 def test_shares_sum_to_one_before_they_are_made_to(beta, tokens, monkeypatch):
-    """However hot the head is, and also with fewer keys than it has directions."""
+    """However sharp the head is, and also with fewer keys than it has directions."""
     logs = []
 
     def listened(*forms):

@@ -7,9 +7,10 @@ import planted
 import pytest
 
 from bulkedge.heads.measures.attention_measures import measure_heads
-from bulkedge.heads.measures.kinds import KINDS, NEEDED, idle, kinds_of
+from bulkedge.heads.measures.kinds import KINDS, NEEDED, kinds_of
 from bulkedge.support.errors import DomainError
 
+PROBED = {"induction": "induction", "duplicate": "duplicate", "previous": "previous token"}
 NAMES = tuple(kind.name for kind in KINDS)
 PLANTED = {
     "uniform": ("collapsed", planted.uniform),
@@ -36,18 +37,11 @@ def measures_of(plant, heads, tokens, mask, seed):
 @pytest.mark.parametrize("tokens", SIZES)
 @pytest.mark.parametrize("name", sorted(PLANTED))
 def test_planted_heads_are_called_right(name, tokens, mask):
-    """99 of 100 at least; and what is neither a sink nor fixed columns is no candidate for being idle."""
+    """99 of 100 at least."""
     kind, plant = PLANTED[name]
     measures = measures_of(plant, 100, tokens, mask, seed=1)
     first = kinds_of(measures).first
     assert sum(each == kind for each in first) >= 99, first
-    candidates = idle(measures)
-    if name not in ("sink", "fixed columns"):
-        assert not candidates.any()
-    elif name == "sink":
-        assert candidates[measures["sink_mass"] > 0.6].all()
-    else:
-        assert candidates.all()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,7 @@ def test_every_head_has_a_kind_and_scores_say_which(some):
 @pytest.mark.parametrize("kind", KINDS[:-1], ids=lambda kind: kind.name)
 def test_scores_rise_through_one_half_at_the_line(kind, some):
     """Monotone in the number that is read, and between zero and one."""
-    some = some | {"p_spectrum": np.linspace(0, 1, len(some["entropy"]))}
+    some = some | dict.fromkeys(("p_spectrum", *PROBED), np.linspace(0, 1, len(some["entropy"])))
     reading, score = kind.reading(some), kind.score(some)
     order = np.argsort(reading)
     steps = np.diff(score[order]) * np.sign(kind.width)
@@ -92,6 +86,15 @@ def test_a_random_spectrum_hides_nothing(some):
         assert found.first[head] == plain.first[head] or plain.first[head] == "content"
 
 
+@pytest.mark.parametrize("measure", PROBED)
+def test_what_the_probe_names_comes_first(measure, some):
+    plain, scores = kinds_of(some), np.resize([0.29, 0.31, np.nan], len(some["entropy"]))
+    found = kinds_of(some | {measure: scores})
+    for named, labels, others in zip(scores > 0.3, found.labels, plain.labels, strict=True):
+        without = tuple(each for each in others if each != "content")
+        assert labels == ((PROBED[measure], *without) if named else others)
+
+
 def test_what_does_not_apply_is_not_labelled(some):
     """Cross-attention has no places, and heads of nothing have no kind."""
     nothing = np.full_like(some["entropy"], np.nan)
@@ -100,7 +103,6 @@ def test_what_does_not_apply_is_not_labelled(some):
     assert not {"offset", "local", "same token"} & {each for labels in found.labels for each in labels}
     assert all(found.labels)
     assert set(kinds_of({name: np.full(3, np.nan) for name in NEEDED}).first) == {""}
-    assert not idle({name: np.full(3, np.nan) for name in NEEDED}).any()
 
 
 def test_missing_measures_are_named(some):

@@ -141,7 +141,7 @@ def test_a_sink_is_taken_away(mask):
     assert found["stable_rank"][0] == pytest.approx(np.sum(values**2) / values[0] ** 2)
     top = np.linalg.svd(whole, compute_uv=False)
     assert found["s1"][0] == pytest.approx(top[0], rel=1e-9)
-    assert found["gap"][0] == pytest.approx(1 - top[1] / top[0], rel=1e-4)
+    assert found["gap"][0] == pytest.approx(1 - top[1] / top[0], rel=1e-7)
     kept = np.isfinite(hidden)
     spreads = [np.var(content[0, i, kept[i]]) for i in range(TOKENS) if rows[i]]
     assert found["beta_without_sink"][0] == pytest.approx(math.sqrt(np.mean(spreads)))
@@ -207,6 +207,19 @@ def test_keys_that_a_fraction_of_the_rows_wants_are_no_sinks():
     assert found["sink_mass"][1] == pytest.approx(0.25, abs=0.01)
 
 
+def test_largest_values_next_to_many_close_ones():
+    """A sink, and rows that look at their own few keys: s2 to s12 within 3 %. From a Gram matrix, values are right to
+    1e-8 of the largest; twelve rounds of subspace iteration had left s2 wrong by 2 %."""
+    tokens, rng = np.arange(300), np.random.default_rng(2)
+    content = 4.0 * (tokens[:, None] // 4 == tokens // 4) + 0.1 * rng.standard_normal((300, 300))
+    content[:, 205] = 5.5
+    found = measure_heads(content[None])
+    values = np.linalg.svd(attention(content), compute_uv=False)
+    assert found["sink_count"][0] == 1
+    assert found["s1"][0] == pytest.approx(values[0], rel=1e-8)
+    assert found["gap"][0] == pytest.approx(1 - values[1] / values[0], abs=1e-7)
+
+
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 12])
 def test_many_equal_keys_are_no_sinks(count):
     """Up to four keys that share the attention are sinks; of more none is singled out, and nothing is taken away."""
@@ -269,13 +282,13 @@ def test_what_is_compared_is_what_is_measured(mask):
     key[0, 3] += 4 * query[0].mean(axis=0) / np.linalg.norm(query[0].mean(axis=0))
     query[0] += query[0].mean(axis=0) * 12
     content, ids = query @ np.swapaxes(key, 1, 2), rng.integers(0, 8, TOKENS)
-    sight = LayerVisibility.of(content, bias_of(mask), ids)
+    visibility = LayerVisibility.of(content, bias_of(mask), ids)
     plain, factored = (
         measure_heads(content, bias_of(mask), ids),
-        measure_heads(content, sight=sight, factors=(query, key)),
+        measure_heads(content, visibility=visibility, factors=(query, key)),
     )
     assert plain["sink_count"].max() > 0
-    brief = comparison_measures(content, sight)
+    brief = comparison_measures(content, visibility)
     assert set(brief) == {*COMPARED, "spectrum"}
     for name, values in factored.items():
         np.testing.assert_allclose(plain[name], values, rtol=1e-9, atol=1e-12, err_msg=name)

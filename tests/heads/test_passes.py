@@ -50,14 +50,14 @@ def test_measures_do_not_depend_on_the_blocks(seed, kind, height, outside):
     called = LayerVisibility(
         np, (ROWS, ROWS), None if bias is None else lambda rows: _rows(bias, rows), ids, content, height
     )
-    expected = measure_heads(content, sight=whole, factors=_factors(content), sink_scores=sinks)
-    for sight, scores in ((cut, content), (called, lambda rows: content[:, rows])):
-        found = measure_heads(scores, sight=sight, factors=_factors(content), sink_scores=sinks)
+    expected = measure_heads(content, visibility=whole, factors=_factors(content), sink_scores=sinks)
+    for visibility, scores in ((cut, content), (called, lambda rows: content[:, rows])):
+        found = measure_heads(scores, visibility=visibility, factors=_factors(content), sink_scores=sinks)
         for name, each in expected.items():
             # small singular values are roots of rounding
             rounding = 1e-6 if name in {"spectrum", "gap"} else 1e-10
             np.testing.assert_allclose(found[name], each, rtol=1e-9, atol=rounding, err_msg=f"{kind} {name}")
-        np.testing.assert_allclose(spread(scores, sight), spread(content, whole), rtol=1e-12)
+        np.testing.assert_allclose(spread(scores, visibility), spread(content, whole), rtol=1e-12)
 
 
 def _rows(bias, rows):
@@ -78,14 +78,14 @@ def test_an_operator_stands_for_the_rows(mask, sink, monkeypatch):
     query[..., :] += 1.0 * sink
     content = query @ key.swapaxes(-1, -2)
     bias = None if mask == "full" else np.where(np.tri(60) > 0, 0.0, -np.inf)
-    sight = LayerVisibility(np, (60, 60), bias, np.arange(60) % 7, content)
-    expected = measure_heads(content, sight=sight)
+    visibility = LayerVisibility(np, (60, 60), bias, np.arange(60) % 7, content)
+    expected = measure_heads(content, visibility=visibility)
     assert bool(expected["sink_count"][0]) == sink
     monkeypatch.setattr(singular, "COMPUTED", 10)
     for operator in (None, lambda head: AttentionOperator(query[head], key[head], 1.0, mask)):
         found, beside = (
-            measure_heads(content, sight=sight, operator=operator),
-            comparison_measures(content, sight, operator),
+            measure_heads(content, visibility=visibility, operator=operator),
+            comparison_measures(content, visibility, operator),
         )
         for name in ("stable_rank", "effective_rank", "s1", "gap", "spectrum"):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
@@ -98,7 +98,7 @@ def test_the_rank_of_many_scores_under_a_cap_is_estimated():
     rng = np.random.default_rng(5)
     content = np.tanh(rng.standard_normal((1, 300, 40)) @ rng.standard_normal((1, 40, 300)) / 4)
     exact = measure_heads(content)["content_rank"]
-    found = measure_heads(content, sight=LayerVisibility(np, (300, 300), None, None, content, 50))["content_rank"]
+    found = measure_heads(content, visibility=LayerVisibility(np, (300, 300), None, None, content, 50))["content_rank"]
     assert found == pytest.approx(exact, rel=0.1)
     assert found != pytest.approx(exact, rel=1e-9)
     assert PROBES < 300

@@ -13,6 +13,8 @@ import pytest
 import reference
 
 import bulkedge as be
+from bulkedge.laws.attention.causal import _elementary
+from bulkedge.laws.engine.measure.panels import product_at_zero
 
 INTERIOR = (np.arange(7) + 0.5) / 7
 CLOSE = [1e-6, 1e-7, 1e-9, 1e-11]
@@ -112,6 +114,34 @@ def test_fuss_catalan(order):
     for k in range(1, 9):
         exact = Fraction(comb((order + 1) * k, k), order * k + 1)
         assert law.moment(k) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("variance", [1e-4, 0.3, 2.0, 12.0])
+def test_free_log_normal(variance):
+    """Points of the curve on rays of constant ``arg psi``, and moments by Lagrange's inversion."""
+    law, v = be.FreeLogNormal(variance), mp.mpf(variance)
+    for angle in (1e-3, 0.3, 1.0, 2.0, 3.0, 3.14):
+        direction = mp.expj(angle)
+        size = mp.findroot(
+            lambda r, w=direction, a=angle: mp.arg(1 + r * w) + v * mp.im(r * w) - a, (mp.mpf("1e-9"), mp.mpf("1e5")),
+            solver="anderson", tol=mp.mpf("1e-60"), maxsteps=1000, verify=False,
+        )  # fmt: skip
+        psi = size * direction
+        x = mp.re((1 + psi) / psi * mp.exp(v * psi))
+        # x is rounded to a float, which a root at an edge notices
+        rounding = 1e-16 * x / min(x - law.lower_edge, law.edge - x)
+        assert law.pdf(float(x)) == pytest.approx(float(mp.im(psi) / (mp.pi * x)), rel=1e-10 + float(rounding))
+    for k in range(1, 9):
+        exact = mp.fsum(comb(k, j + 1) * (k * v) ** j / mp.factorial(j) for j in range(k)) / k
+        assert law.moment(k) == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_free_log_normal_is_the_limit_of_products():
+    """Thirty factors of ratio v/30: the distance of the two is 0.17/30, and half of that beyond with sixty."""
+    law, x = be.FreeLogNormal(1.0), np.linspace(0.05, 5, 200)
+    distances = [np.abs(law.cdf(x) - be.ProductLaw((1 / m,) * m).cdf(x)).max() for m in (15, 30)]
+    assert distances[1] < 0.006
+    assert distances[0] / distances[1] == pytest.approx(2, rel=0.05)
 
 
 def test_fuss_catalan_far_below_the_bulk():
@@ -334,6 +364,8 @@ def test_causal_law(x):
 def test_profile_laws_that_are_others():
     """Equal variances: Marchenko-Pastur. Variances of rows alone: Silverstein's law, with population 1 and 5."""
     assert be.ProfileLaw([[2.0, 2.0], [2.0, 2.0]]).edge == pytest.approx(8.0, rel=1e-12)
+    rounded = be.ProfileLaw([[1.0], [5.0]], rows=(0.5, 0.5 - 8e-10))  # of numbers that were read from a file
+    assert sum(rounded.rows) == pytest.approx(1.0, rel=1e-15)
     law = be.ProfileLaw([[1.0], [5.0]])
     other = be.free_mul(be.EmpiricalLaw([1.0, 5.0]), be.MarchenkoPastur(1.0))
     x = np.linspace(0.1, 0.99, 9) * other.edge
@@ -403,3 +435,18 @@ def test_independent_products_that_are_refused():
     for law in (be.MarchenkoPastur(0.5), be.MarchenkoPastur(2.0), be.EmpiricalLaw([1.0]), be.FussCatalan(7)):
         with pytest.raises(ValueError, match="first = "):
             be.IndependentProduct(law, be.FussCatalan(1))
+
+
+@pytest.mark.parametrize(("places", "even"), [([1.0, 5.0], True), ([-1.0, 5.0], False)])
+def test_square_roots_at_zero_are_even_where_no_law_is_negative(places, even):
+    """``x**(-1/2)`` times a series in x, and else in its root."""
+    edge = product_at_zero(be.EmpiricalLaw(places), be.MarchenkoPastur(1.0))
+    assert (edge.exponent, edge.order, edge.even) == (-0.5, 2, even)
+
+
+def test_the_causal_law_far_to_the_left_solves_its_equation():
+    """``1/m + log m`` is a constant minus ``log X``, to rounding: six steps of Newton's method reach it."""
+    log_x = -np.linspace(60.0, 700.0, 30)
+    m = _elementary(log_x)
+    constant = 1 / m + np.log(m) + log_x
+    assert constant == pytest.approx(np.full(30, constant[-1]), abs=1e-12)

@@ -2,13 +2,31 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import norm
 
 import bulkedge as be
-from bulkedge.laws.attention.popular_keys import ColumnLaw, column_atoms
+from bulkedge.laws.attention.popular_keys import ColumnLaw, column_atoms, drawn_columns, own_weight
+from bulkedge.laws.engine.profiles import Profile
+from bulkedge.laws.engine.subordination.bulk import bulk_of
 
 
 def popularity(spread, count=600, seed=3):
     return np.exp(spread * np.random.default_rng(seed).standard_normal(count))
+
+
+def sizes_of(law, liked):
+    """Sizes of columns of a head of finitely many tokens: less than in proportion to their popularity."""
+    liked = liked / liked.mean()
+    return liked * own_weight(liked / law.tokens, np.log1p(law.mean()) ** 0.5, law.tokens)
+
+
+class AsProfiledSum(ColumnLaw):
+    """The same law from the equations of rows and columns, as it is found where columns have sizes of their own."""
+
+    def _bulk(self):
+        return bulk_of(self.profiled_sum(), ())
 
 
 @pytest.mark.parametrize(
@@ -20,21 +38,33 @@ def popularity(spread, count=600, seed=3):
 )
 def test_where_columns_are_alike_it_is_the_free_product(law, liked):
     """Two ways to the same law, which share no equation: the profiled sum, and subordination."""
-    found = law.with_columns(liked)
-    size = np.array(liked) / np.mean(liked)
-    exact = be.free_mul(law, be.EmpiricalLaw(size**2))
+    exact = law.with_columns(liked)
+    found = AsProfiledSum(law, exact.squares, exact.shares)
     assert np.array(found.support) == pytest.approx(np.array(exact.support), rel=1e-10)
     x = exact.ppf(np.linspace(0.01, 0.99, 40))
     assert found.cdf(x) == pytest.approx(exact.cdf(x), abs=1e-10)
     assert found.pdf(x) == pytest.approx(exact.pdf(x), rel=1e-9)
-    assert found.unit is law.unit
+    assert exact.unit is law.unit
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 2e-2, 1e-3])
+def test_few_columns_do_not_reach_as_far_as_all(share):
+    """At the end of the largest at least half a column of a thousand; the same mean; all groups of a limit law."""
+    rng = np.random.default_rng(1)
+    weights = rng.dirichlet(np.linspace(0.2, 3, 12))
+    profile = Profile(weights, np.sort(rng.uniform(0.5, 2, (3, 12)), axis=1))
+    masses, sizes = drawn_columns(profile, 5.0, share, 1000)
+    assert masses.sum() == pytest.approx(share)
+    assert sizes @ masses == pytest.approx(5 * share * (profile.squares @ weights))
+    assert masses[-1] * 1000 >= 0.5 - 1e-12
+    assert len(drawn_columns(profile, 5.0, share, np.inf)[0]) == 12
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.2])
 def test_a_few_atoms_stand_for_all_columns(spread):
     """The statement of ``BIN``: the distribution function moves by 4e-4 at most."""
     head, liked = be.FiniteHeadLaw(0.7, 64, 1200, qk_norm=True), popularity(spread)
-    squares = np.sort((liked / liked.mean()) ** 2)
+    squares = np.sort(sizes_of(head, liked) ** 2)
     each = ColumnLaw(head, tuple(squares.tolist()), (1 / len(squares),) * len(squares))
     found = head.with_columns(liked)
     assert len(found.squares) <= 2 * (np.ptp(np.log(squares)) + 1)
@@ -59,12 +89,34 @@ def test_atoms_have_the_moments_of_the_columns():
         assert squares[-1] <= liked.max() ** 2 + slack
 
 
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_mean_grows_by_the_mean_square_of_the_popularity(qk_norm):
+@pytest.mark.parametrize(
+    "law", [be.AttentionLaw(0.5, 0.1), *(be.FiniteHeadLaw(0.5, 64, 2048, n) for n in (False, True))]
+)
+def test_mean_grows_by_the_mean_square_of_the_popularity(law):
     liked = popularity(0.5)
-    law = be.FiniteHeadLaw(0.5, 64, 2048, qk_norm)
-    growth = np.mean(liked**2) / np.mean(liked) ** 2
+    limit = law.tokens == np.inf
+    growth = np.mean((liked / liked.mean() if limit else sizes_of(law, liked)) ** 2)
     assert law.with_columns(liked).mean() == pytest.approx(growth * law.mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0, 2.0])
+def test_keys_that_have_much_of_their_rows_vary_less(beta):
+    """Against integrals of ``p w/(1 - p + p w)`` with w log-normal, to the bend between two of 400 points."""
+    tokens = 500
+
+    def moment(part, order):
+        def inside(z):
+            return norm.pdf(z) * expit(np.log(part / (1 - part)) + beta * z - beta**2 / 2) ** order
+
+        return quad(inside, -12, 12, epsabs=0, epsrel=1e-10, limit=200)[0]
+
+    parts = [1 / tokens, 0.02, 0.2, 0.6, 0.95]
+    means, squares = (np.array([moment(part, order) for part in parts]) for order in (1, 2))
+    spread = np.sqrt(squares / means**2 - 1)
+    found = own_weight(means, beta, tokens)
+    assert found / found[0] == pytest.approx(spread / spread[0], rel=1e-3)
+    assert own_weight(np.array([1 / tokens]), beta, tokens) == pytest.approx(1.0, rel=1e-12)
+    assert np.all(np.diff(found) < 0)
 
 
 def test_normalisation_does_not_matter():
@@ -117,6 +169,7 @@ def drawn(kind, rng):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::bulkedge.RegimeWarning")  # the law is solved, whatever draws do
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("kind", ["log-normal", "sinks", "next to nothing", "two kinds"])
 def test_any_popularity_is_resolved_or_refused(kind, qk_norm):

@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import chi2, norm, poisson
 
 import bulkedge as be
-from bulkedge.ensembles.attention import heavy_share
-from bulkedge.laws.attention.finite_head import norm_quadrature
+from bulkedge.laws.attention.finite_head import heavy_share, norm_quadrature
 from bulkedge.programs.mixture import HeadMixture
 
 ROUNDING = 2e-12

@@ -90,6 +90,7 @@ def test_two_sizes_of_rows_against_a_simulation():
     assert be.compare(be.spectrum(matrix).squared(), Noise()).ks < 8 / n
 
 
+@pytest.mark.filterwarnings("ignore::bulkedge.support.errors.RegimeWarning")
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("beta", [0.01, 1.0, 3.0])
 def test_mass(beta, qk_norm):

@@ -69,3 +69,13 @@ def test_equal_laws_are_resolved_once():
     assert hash(first) == hash(second)
     assert first.continuum is second.continuum
     assert first != be.free_mul(be.EmpiricalLaw([1.0, 5.1]), be.MarchenkoPastur(0.5)).scaled(2.0)
+
+
+@pytest.mark.parametrize("law", [be.Semicircle(2.0), be.SumLaw((1.0, 0.5), (0.5, np.inf)), be.MarchenkoPastur(0.3)])
+def test_squares_of_soft_edges_are_soft(law):
+    """Both halves of a symmetric law end there, and ``x**2`` moves by twice the edge times what x moves by."""
+    squared = law.squared()
+    assert squared.has_soft_edge
+    assert squared.edge == pytest.approx(law.edge**2, rel=1e-13)
+    halves = 0.5 if law.lower_edge < 0 else 1.0  # the density of both halves, next to the edge
+    assert squared.edge_scale == pytest.approx(2 * law.edge * law.edge_scale * halves ** (2 / 3), rel=1e-9)

@@ -1,5 +1,6 @@
 """Parts of the laws of attention against their definitions: sizes of tokens, popular columns, tables by logarithms."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -8,11 +9,10 @@ from scipy.integrate import quad
 from scipy.stats import lognorm
 
 from bulkedge.laws import FiniteHeadLaw
+from bulkedge.laws.attention.causal_columns import LEVELS, column_popularity
 from bulkedge.laws.attention.causal_head import (
     ALIKE,
-    LEVELS,
     causal_equations,
-    column_popularity,
     first_row_norms,
     mesh_intervals,
     row_terms,
@@ -20,18 +20,17 @@ from bulkedge.laws.attention.causal_head import (
 from bulkedge.laws.attention.popular_keys import column_atoms
 from bulkedge.laws.attention.sharp_head import LogTable
 from bulkedge.laws.attention.token_head import (
-    TokenHeadLaw,
     TokenStatistics,
-    _couplings,
     _join_groups,
-    _likeness,
     _multiply_groups,
-    _repetition_groups,
+    _stretch,
+    _tail,
+    effective_share,
+    inverse_rank,
     popularity_groups,
-    population,
 )
-from bulkedge.laws.engine.cavity import Cavity, Graph
-from bulkedge.laws.engine.masked_density import WIDTH, LogDensity, _deep, _deep_inverse, newton, solve_ray
+from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph
+from bulkedge.laws.engine.masked_density import WIDTH, LogDensity, _deep, _deep_inverse, solve, solve_ray
 from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.laws.engine.profiles import Profile
 from bulkedge.support.errors import DomainError
@@ -56,19 +55,6 @@ def test_popularity_that_is_even_is_none():
     assert [each.tolist() for each in popularity_groups(0.0199)] == [[1.0], [1.0]]
 
 
-def test_kinds_of_tokens_by_how_often_they_occur():
-    """The three smallest numbers by themselves, the rest in two halves; shares and means are kept."""
-    assert [each.tolist() for each in _repetition_groups(np.full(5, 3.0))] == [[1.0], [1.0]]
-    counts = np.array([9.0, 1, 1, 2, 1, 3, 3, 1, 20, 7, 2, 5])
-    weights, sizes = _repetition_groups(counts)
-    groups = [[1, 1, 1, 1], [2, 2], [3, 3], [5, 7], [9, 20]]
-    assert weights == pytest.approx([len(each) / 12 for each in groups])
-    assert sizes == pytest.approx([np.mean(each) / counts.mean() for each in groups])
-    weights, sizes = _repetition_groups(np.array([1.0, 1, 4]))
-    assert weights == pytest.approx([2 / 3, 1 / 3])
-    assert sizes == pytest.approx([0.5, 2.0])
-
-
 def test_joined_and_multiplied_groups_keep_their_means():
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(12))
@@ -78,107 +64,116 @@ def test_joined_and_multiplied_groups_keep_their_means():
         assert 1 < len(few.weights) <= count
         assert few.weights.sum() == pytest.approx(1)
         assert few.squares @ few.weights == pytest.approx(profile.squares @ weights)
-        # neighbours are joined: running sums of the whole are sums of the parts
-        assert np.isin(np.cumsum(few.weights).round(12), np.cumsum(weights).round(12)).all()
+        # neighbours by size are joined: running sums of the whole are sums of the parts
+        order = np.argsort(profile.squares[0])
+        assert np.isin(np.cumsum(few.weights).round(12), np.cumsum(weights[order]).round(12)).all()
     assert _join_groups(profile, 12) is profile
-    other, sizes = np.array([0.25, 0.75]), np.array([2.0, 3.0])
-    both = _multiply_groups(profile, other, sizes)
-    assert both.weights.reshape(12, 2) == pytest.approx(weights[:, None] * other)
-    assert both.squares.reshape(3, 12, 2) == pytest.approx(profile.squares[:, :, None] * sizes)
+    other = Profile(np.array([0.25, 0.75]), np.array([[2.0, 3.0], [1.0, 5.0]]))
+    both = _multiply_groups(profile, other, np.array([0, 1, 1]))
+    assert both.weights.reshape(12, 2) == pytest.approx(weights[:, None] * other.weights)
+    assert both.squares.reshape(3, 12, 2) == pytest.approx(profile.squares[:, :, None] * other.squares[[0, 1, 1], None])
+    uneven = _stretch(profile, 4.0)
+    assert np.log(uneven.squares).std(axis=1) == pytest.approx(2 * np.log(profile.squares).std(axis=1))
+    assert uneven.squares @ weights == pytest.approx(np.ones(3))
 
 
-def test_couplings_of_few_directions():
-    """Of one direction one coupling, of many as many as the head has; white covariances make them all alike."""
-    assert _couplings(np.ones(1), 4) == pytest.approx([4.0, 0, 0, 0])
-    assert _couplings(np.full(5000, 1 / 5000), 4).tolist() == [1.0] * 4
-    found = _couplings(np.array([0.5, 0.3, 0.2]), 6)
-    assert found.mean() == pytest.approx(1)
-    assert np.all(np.diff(found) <= 0)
-    # square matrices of the covariance's root, drawn anew
-    rng, root, draws = np.random.default_rng(9), np.sqrt([0.5, 0.3, 0.2]), []
-    for _ in range(400):
-        left, right = (root[:, None] * rng.standard_normal((3, 6)) for _ in range(2))
-        draws.append(np.linalg.svd(left @ right.T, compute_uv=False) ** 2)
-    mean = np.mean(draws, axis=0)
-    assert found[:3] == pytest.approx(6 * mean / mean.sum(), abs=0.6)
-    assert found[3:] == pytest.approx(np.zeros(3), abs=1e-12)
+def test_ranks_of_degrees_by_a_simulation_of_their_weights():
+    """Fourth cumulant of ``M o M`` (and the sixth) for ``M = W_Q W_K'``, on pairs of different directions."""
+    rng, dim, width = np.random.default_rng(9), 100, 150
+    fourth, sixth = [], []
+    for _ in range(10):
+        left, right = rng.standard_normal((2, width, dim)) / dim**0.25
+        squares = np.linalg.svd(left @ right.T / width**0.5, compute_uv=False) ** 2
+        moments = [np.sum(squares**k) / width for k in (1, 2, 3)]
+        # a feature of degree two is a product of two directions: its moments are squares
+        one, two, three = (moment**2 for moment in moments)
+        two, three = two / one**2, three / one**3
+        fourth.append(two - 2)
+        sixth.append(three - 6 * (two - 2) - 5)
+    # cumulants in units of the tensor's width**2/2 directions, at width = directions
+    measured = np.mean(fourth), np.mean(sixth)
+    found = inverse_rank(2, dim, width) * width**2 / 2
+    assert found == pytest.approx(measured[0], rel=0.03)
+    assert found**2 / effective_share(dim, width) == pytest.approx(measured[1], rel=0.06)
+    # orthonormal tokens fill all directions: degree k has d**k/k! features
+    assert [inverse_rank(k, 50, 1e12) for k in (1, 2, 3)] == pytest.approx([1 / 50, 2 / 50**2, 6 / 50**3])
+    assert effective_share(50, 1e12) == pytest.approx(1)
+
+
+def test_the_rest_of_the_exponential():
+    """``exp(x)`` less its first degrees, over the next one, at points of both signs and where it would cancel."""
+    for low in (0, 1, 3):
+        for x in (-3.0, -1e-4, 1e-9, 0.5, 4.0):
+            exact = sum(x ** (k - low - 1) * math.factorial(low + 1) / math.factorial(k) for k in range(low + 1, 60))
+            assert _tail(x, low) == pytest.approx(exact, rel=1e-12)
 
 
 def test_what_given_tokens_do():
-    """Mean square distance, popularity, repeats and spread, from the tokens one by one."""
+    """Mean square distance, popularity, repeats, spread and likeness, from the tokens one by one."""
     rng = np.random.default_rng(1)
     distinct = rng.standard_normal((30, 50)) / 50**0.5 + 0.02
     members = np.concatenate([np.arange(30), rng.integers(0, 10, 15)])
-    found, tokens = TokenStatistics.of(distinct[members], 32), distinct[members]
+    found, tokens = TokenStatistics.of(distinct[members]), distinct[members]
     rest = tokens - tokens.mean(axis=0)
     squares = (rest**2).sum(axis=1)
     assert found.scale == pytest.approx(squares.mean())
     assert found.popularity == pytest.approx((tokens.mean(axis=0) ** 2).sum() * squares.mean())
     assert found.spread == pytest.approx(squares.var() / squares.mean() ** 2)
-    assert sorted(found.multiplicities) == sorted(np.bincount(members).tolist())
+    assert sorted(found.counts) == sorted(np.bincount(members).tolist())
+    cosines = rest @ rest.T / np.sqrt(np.outer(squares, squares))
+    other = members[:, None] != members
+    assert found.likeness == pytest.approx(np.mean(cosines[other] ** 2))
     law = found.law(0.7, 32)
     assert law.head == FiniteHeadLaw(0.7 * found.scale, 32, 45)
     assert law.popularity == pytest.approx(0.49 * found.popularity)
     assert law.atoms == ((0.0, pytest.approx(15 / 45)),)
     with pytest.raises(DomainError, match="all the same token"):
-        TokenStatistics.of(np.ones((40, 3)), 32)
+        TokenStatistics.of(np.ones((40, 3)))
+    with pytest.raises(DomainError, match=r"vary by 0\.0005"):
+        TokenStatistics.of(np.eye(40)).law(0.0005 * 40 / 39, 32)
 
 
-def test_likeness_counts_what_gaussian_tokens_do_not_have():
-    """Fourth powers of correlations between different tokens, with their shares."""
-    rng = np.random.default_rng(2)
-    values, shares = np.array([0.6, 0.4]), rng.dirichlet(np.ones(7))
-    gram = rng.standard_normal((7, 7))
-    fourth, pairs = 0.0, 0.0
-    for i in range(7):
-        for j in range(7):
-            if i != j:
-                fourth, pairs = fourth + shares[i] * shares[j] * gram[i, j] ** 4, pairs + shares[i] * shares[j]
-    gaussian = 3 * (0.36 + 0.16) ** 2 + 6 * (0.6**4 + 0.4**4)
-    assert _likeness(gram, shares, values) == pytest.approx(7 * (fourth / pairs - gaussian))
-
-
-def test_the_population_of_tokens():
-    """A direction beyond the noise is taken as it is, and the power and energy of all are those of the Gram matrix."""
+@pytest.mark.parametrize("width", [40, 400])
+def test_directions_of_tokens_leave_near_repeats_out(width):
+    """Gaussian tokens fill as many directions as they have columns, and so do clusters of three around them."""
     rng = np.random.default_rng(3)
-    tokens = rng.standard_normal((300, 400)) * np.sqrt(np.append(0.3, np.full(399, 0.7 / 399)))
-    gram = tokens @ tokens.T / np.mean(np.sum(tokens**2, axis=1))
-    found = population(gram, np.full(300, 1 / 300))
-    apart = gram - np.diag(np.diag(gram))
-    energy = np.sum(apart**2) / (300 * 299)
-    assert found[0] == pytest.approx(np.linalg.eigvalsh(apart / 300)[-1])
-    assert found[1] < found[0] / 50
-    assert found.sum() == pytest.approx(1)
-    assert np.sum(found**2) == pytest.approx(energy, rel=2e-3)
-    # tokens that are all alike by c have the eigenvalue c (n - 1)/n, and noise to 2.4 c/sqrt(n): eight are enough
-    for n, expected in ((7, [0.25, 0.25, 0.25, 0.25]), (8, [0.4375])):
-        gram = np.full((n, n), 0.5) + 0.5 * np.eye(n)
-        found = population(gram, np.full(n, 1 / n))
-        assert found[: len(expected)] == pytest.approx(expected)
-        assert found.sum() == pytest.approx(1)
-        assert (len(found) == 4) is (n == 7)
+    centres, noise = rng.standard_normal((120, width)), rng.standard_normal((360, width))
+    for tokens in (noise, np.repeat(centres, 3, axis=0) + 0.1 * noise):
+        found = TokenStatistics.of(tokens / np.linalg.norm(tokens, axis=1, keepdims=True))
+        assert found.directions == pytest.approx(width, rel=0.12)
+    # two of the 359 other tokens are near repeats
+    assert found.likeness == pytest.approx(1 / width + 2 / 359, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("popularity", "counts"), [(0.0, (1,) * 8), (0.4, (1,) * 8), (0.0, (1, 1, 2, 4)), (0.4, (1, 3))]
-)
-def test_terms_of_given_tokens_keep_the_variance(popularity, counts):
-    """Parts of a degree have its variance and its rank together, and their profiles mean one."""
-    head = FiniteHeadLaw(0.7, 64, sum(counts) * 100)
-    law = TokenHeadLaw(head, popularity, tuple(np.linspace(2, 0.0, 64).tolist()), counts)
-    plain, found = head.profiled_sum(), law._problem
-    distinct = len(counts) / sum(counts)
-    growth = np.exp(popularity) / distinct
-    assert found.variances.sum() == pytest.approx(growth * plain.variances.sum(), rel=2e-3)
-    strengths, ratios, source = law._split(plain.variances, plain.ratios)
-    for k in (0, 1):
-        assert strengths[source == k].sum() == pytest.approx(plain.variances[k], rel=2e-3)
-        assert ratios[source == k].sum() == pytest.approx(plain.ratios[k], rel=0.15)
-    # couplings of the first degree from 0 to 2 in equal groups: the variances of its terms rise in a line
-    first = strengths[source == 0]
-    assert first[-1] / first[-2] == pytest.approx((2 * len(first) - 1) / (2 * len(first) - 3), rel=0.02)
+@pytest.mark.parametrize("kind", ["orthonormal", "repeated", "long and short", "mean"])
+def test_terms_of_given_tokens_keep_the_variance(kind):
+    """The mean square of attention's entries, from the kernels one by one, whatever the groups of modes."""
+    rng = np.random.default_rng(4)
+    tokens = np.linalg.qr(rng.standard_normal((400, 400)))[0][:120]
+    if kind == "repeated":
+        tokens = tokens[rng.integers(0, 60, 120)]
+    if kind == "long and short":
+        tokens = tokens * np.exp(0.1 * rng.standard_normal((120, 1)))
+    if kind == "mean":
+        tokens = np.sqrt(0.6) * tokens + np.sqrt(0.4) * np.linalg.qr(rng.standard_normal((400, 1)))[0].T
+    law = TokenStatistics.of(tokens).law(0.7, 64)
+    found = law._problem
     for side in (found.rows, found.columns):
-        assert side.squares @ side.weights == pytest.approx(np.ones(len(source)), rel=1e-9)
+        assert side.squares @ side.weights == pytest.approx(np.ones(len(found.variances)), rel=1e-9)
+    rest = tokens - tokens.mean(axis=0)
+    gram = rest @ rest.T / np.mean(np.sum(rest**2, axis=1))
+    both, beta = np.outer(np.diag(gram), np.diag(gram)), law.head.beta
+    factor = np.exp(beta**2 * both / 2)
+    factor /= factor.mean(axis=1, keepdims=True)
+    shares = law.head.profiled_sum().variances
+    low = len(law.ranks)
+    # of the first degrees, and all others together
+    sizes = [both**k for k in range(1, low + 2)]
+    sizes[-1] *= _tail(beta**2 * both, low) / _tail(beta**2, low)
+    strengths = np.append(shares[:low], shares[low:].sum())
+    expected = sum(b * np.mean(size * factor**2) for b, size in zip(strengths, sizes, strict=True))
+    # the mean of the second degree is not in the bulk, which is a part of one over the number of tokens
+    assert found.variances.sum() * law.distinct == pytest.approx(expected * np.exp(law.popularity), rel=0.02)
 
 
 # -- causal heads ------------------------------------------------------------------------------------------------------
@@ -267,7 +262,7 @@ def test_a_ray_has_the_transforms_of_independent_entries(angle):
     logs = np.arange(4.0, -1.1, -0.25)
     rough = solve_ray(problem, logs, angle)
     assert rough.logs == pytest.approx(logs + 1j * angle)
-    found, done = newton(problem, rough.state, rough.logs)
+    found, done = solve(problem, rough.state, rough.logs)
     assert done.all()
     # the last step on a ray is below 0.01, and what is left is about its square
     assert np.abs(found.state - rough.state).max() < 1e-3
@@ -347,7 +342,7 @@ def test_columns_far_apart_are_taken_together_in_forty_bins():
 def test_cavity_equations_start_from_no_matrix_at_all():
     """Which is their solution on the negative axis where there is none, to the last digit."""
     none = np.zeros(0, dtype=int)
-    cavity = Cavity(Graph(none, none, np.zeros(0), np.zeros(5)), 1e-4)
+    cavity = Cavity(Graph(none, none, np.zeros(0), np.zeros((5, 1)), np.zeros(5, dtype=int), Degrees.none(5, 0)), 1e-4)
     start = cavity._start(4.0)
     assert start.columns == pytest.approx(np.full(5, 1 / 2j))
     assert cavity._sweep(2j, start).columns == pytest.approx(start.columns)

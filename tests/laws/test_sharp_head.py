@@ -13,13 +13,20 @@ import pytest
 import bulkedge as be
 from bulkedge.laws.attention.sharp_head import LogTable, _rows, sharp_graph
 from bulkedge.laws.engine import cavity
-from bulkedge.laws.engine.cavity import Cavity, Graph, HalfCircle
+from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph, HalfCircle
 from bulkedge.support.errors import DomainError, UnresolvedError
 
 
 @pytest.fixture(scope="module")
 def law():
     return be.SharpHeadLaw(beta=1.0, tokens=2000)
+
+
+def graph_of(rows, columns, squares, noise):
+    """Entries and even noise, without terms of low rank."""
+    size = len(noise)
+    alike = np.zeros(size, dtype=np.intp)
+    return Graph(rows, columns, squares, noise[:, None], alike, Degrees.none(size, len(rows)))
 
 
 def test_half_circle_turns_a_single_value_into_a_step():
@@ -33,7 +40,7 @@ def test_half_circle_turns_a_single_value_into_a_step():
 def test_cavity_without_edges_is_marchenko_pastur():
     """Noise alone: the equations are ``h = 1/(w - v g)``, solved by the quarter circle's transform."""
     none = np.zeros(0, dtype=np.intp)
-    solver, circle = Cavity(Graph(none, none, np.zeros(0), np.full(8, 2.0)), 1e-6), HalfCircle.nodes(24)
+    solver, circle = Cavity(graph_of(none, none, np.zeros(0), np.full(8, 2.0)), 1e-6), HalfCircle.nodes(24)
     x = be.MarchenkoPastur(1.0, 2.0).ppf([0.05, 0.3, 0.6, 0.95])
     assert [solver.mass(each, circle) for each in x] == pytest.approx([0.05, 0.3, 0.6, 0.95], abs=1e-4)
 
@@ -45,7 +52,7 @@ def test_cavity_on_a_tree_is_exact():
     matrix = np.zeros((4, 4))
     matrix[rows, columns] = np.sqrt(squares)
     values = np.sort(np.linalg.svd(matrix, compute_uv=False) ** 2)
-    solver, circle = Cavity(Graph(rows, columns, squares, np.zeros(4)), 1e-6), HalfCircle.nodes(24)
+    solver, circle = Cavity(graph_of(rows, columns, squares, np.zeros(4)), 1e-6), HalfCircle.nodes(24)
     between = np.sqrt(values[1:] * values[:-1])
     assert [solver.mass(each, circle) for each in between] == pytest.approx([0.25, 0.5, 0.75], abs=1e-3)
 
@@ -57,7 +64,7 @@ def test_cavity_with_entries_far_apart_in_size():
     """
     rows, columns = np.array([0, 0, 1, 2, 2]), np.array([0, 1, 0, 1, 2])
     squares = np.array([1.0, 1e-24, 1.0, 1.0, 1e-24])
-    solver, circle = Cavity(Graph(rows, columns, squares, np.zeros(3)), 1e-5), HalfCircle.nodes(12)
+    solver, circle = Cavity(graph_of(rows, columns, squares, np.zeros(3)), 1e-5), HalfCircle.nodes(12)
     found = [solver.mass(x, circle) for x in (1e-49, 2e-48, 1e-20, 0.5, 1.5, 4.0)]
     assert found == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 2 / 3, 1], abs=0.002)
 

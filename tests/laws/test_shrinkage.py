@@ -5,6 +5,7 @@ the mean of ten oracles is within 0.02 of the shrunken value: fluctuations of ou
 one draw.
 """
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -115,7 +116,55 @@ def test_sample_covariances():
     low = white.sample_spike(0.1, 0.5)
     assert white.shrink_sample(low.location, 0.5, "operator") == pytest.approx(0.1, rel=1e-9)
     with pytest.raises(be.DomainError, match="not white noise"):
-        be.MarchenkoPastur(0.5).shrink_sample(4.0, 0.5)
+        be.MarchenkoPastur(0.5).shrink_sample(4.0, 0.5, "operator")
+
+
+def reference(places, ratio, value):
+    """Ledoit and Peche's estimate with equal shares, from the equation's root to fifty digits."""
+    a, b = places
+    share = ratio / 2
+    # x (1 + c psi(x)) = z times (x - a)(x - b), highest power first
+    begin = np.roots([1, (share - 1) * (a + b) - value, (1 - ratio) * a * b + value * (a + b), -value * a * b])
+    with mpmath.workdps(50):
+        z, c = mpmath.mpf(value), mpmath.mpf(ratio)
+        sample = lambda x: x * (1 + c * (a / (x - a) + b / (x - b)) / 2) - z  # noqa: E731
+        x = mpmath.findroot(sample, mpmath.mpc(begin[np.argmax(begin.imag)]))
+        return float(abs(x) ** 2 / z)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 3.0])
+def test_coloured_noise_in_fifty_digits(ratio):
+    """Inside the bulk; 1e-10 is what is left of double precision between edges."""
+    law = be.EmpiricalLaw([1.0, 4.0])
+    values = be.free_mul(law, be.MarchenkoPastur(ratio)).ppf(np.linspace(0.75, 0.95, 5))
+    expected = [reference((1.0, 4.0), ratio, value) for value in values.tolist()]
+    np.testing.assert_allclose(law.shrink_sample(values, ratio), expected, rtol=1e-10)
+
+
+def test_outliers_of_coloured_noise():
+    law = be.MarchenkoPastur(0.3)
+    spike = law.sample_spike(np.array([4.0, 9.0]), 0.5)
+    np.testing.assert_allclose(law.shrink_sample(spike.location, 0.5), np.array([16, 81]) / spike.location, rtol=1e-9)
+    white = be.EmpiricalLaw([2.0, 2.0 * (1 + 1e-9)])  # two atoms that are nearly one: the closed form of white noise
+    values = np.array([0.5, 2.0, 12.0])
+    expected = be.EmpiricalLaw([2.0]).shrink_sample(values, 0.5)
+    np.testing.assert_allclose(white.shrink_sample(values, 0.5), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("samples", [800, 200])
+def test_the_oracle_of_coloured_samples(samples):
+    """Means of ``u' Sigma u`` over forty vectors of each part; their spread is a fifth of the noise over root forty."""
+    dim, rng = 400, np.random.default_rng(5)
+    population = np.repeat([1.0, 4.0], dim // 2)
+    population[0] = 14.0
+    data = rng.standard_normal((samples, dim)) * np.sqrt(population)
+    values, vectors = np.linalg.eigh(data.T @ data / samples)
+    oracle = (vectors**2 * population[:, None]).sum(axis=0)
+    values[: max(dim - samples, 0)] = 0
+    shrunk = be.EmpiricalLaw([1.0, 4.0]).shrink_sample(values, dim / samples)
+    for start in range(0, dim - 40, 40):
+        assert shrunk[start : start + 40].mean() == pytest.approx(oracle[start : start + 40].mean(), rel=0.08)
+    assert shrunk[-1] == pytest.approx(oracle[-1], rel=0.1)
 
 
 def test_what_is_refused():
@@ -123,3 +172,8 @@ def test_what_is_refused():
         be.Semicircle().shrink(3.0, "spectral")
     with pytest.raises(be.DomainError, match="values"):
         be.Semicircle().shrink([np.nan])
+    coloured = be.EmpiricalLaw([1.0, 2.0])
+    with pytest.raises(be.DomainError, match="positive, or zero"):
+        coloured.shrink_sample([0.0, 1.0], 0.5)
+    with pytest.raises(be.DomainError, match="population eigenvalues"):
+        be.Semicircle().shrink_sample([1.0], 0.5)

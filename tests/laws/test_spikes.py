@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bulkedge as be
+from bulkedge.laws.spikes.rank_one import ResponseValues
+from bulkedge.laws.spikes.singular_spikes import singular_response
 from bulkedge.support.errors import DomainError, UnitError
 
 SCALES = (1.0, 1e-8, 37.0)
@@ -242,3 +244,16 @@ def test_shapes():
     assert isinstance(law.spike(1.0).outliers, tuple)
     assert len(law.spike([[1.0, -1.0, 2.0]]).together) == 6
     assert law.spikes(1.0) == law.spike(1.0).outliers
+
+
+@pytest.mark.parametrize("lost", ["left", "right", "both"])
+def test_overlaps_where_a_response_cancels(lost):
+    """Next to atoms a response may be zero but for rounding: the other one, or their ratio, then says what it was."""
+    response = singular_response(be.MarchenkoPastur(0.3))
+    left = np.array([0.7, 0.2])
+    right = left * (0.3 if lost == "both" else np.array([0.4, 3.0]))
+    pair = ResponseValues(left, np.array([-20.0, -10.0]), right, np.array([-50.0, -30.0]))
+    value, point = np.sqrt(left * right), np.array([3.0, 4.0])
+    gone = {name: np.array([0.0, -1e-20 * (lost != "both")]) for name in ("left", "right") if lost in (name, "both")}
+    found = response._overlaps(point, pair._replace(**gone), value)
+    np.testing.assert_allclose(found, response._overlaps(point, pair, value), rtol=1e-12)

@@ -212,6 +212,28 @@ def test_classes_of_any_number_size_and_noise_at_length(name):
     judge(mixture_scores(name, 250, 150, 471))
 
 
+def test_means_aligned_with_the_noise():
+    """Means spread over loud axes of a continuous spectrum, rotated; the trace is wrong by four errors."""
+
+    def model(size):
+        places, rng = (np.arange(size) + 0.5) / size, np.random.default_rng(472)
+        turn = np.linalg.qr(rng.standard_normal((size, size)))[0]
+        taken = np.arange(size) % 3 == np.arange(3)[:, None]  # every third axis each: the same products at all sizes
+        means = taken * np.array([4.0, 2.6, 3.0])[:, None] * places**8 * np.sqrt(3 * 17 / size)
+        noise = turn * (0.1 + 2.7 * places**2) @ turn.T
+        weights, correlation = be.recovery.causal_weights(LENGTH), CORRELATIONS["prefix"]
+        others = {"sizes": (size // 2, size // 2, size), "samples": round(size / SAMPLE_RATIO)}
+        return be.PooledMixture.aligned(means @ turn.T, noise, weights=weights, correlation=correlation, **others)
+
+    models, rng = {size: model(size) for size in (120, 240)}, np.random.default_rng(473)
+    theory = {size: np.array([each[:2] for each in models[size].spikes()]) for size in models}
+    measured, error = extrapolated(lambda size: models[size].leading(rng) - theory[size], 120, 30)
+    judge(measured / error)
+    one = models[240]
+    free = be.PooledMixture(240, one.sizes, one.samples, one.gram, one.weights, one.correlation, one.noise_covariance)
+    assert np.any(np.abs(np.array([each[:2] for each in free.spikes()]) - theory[240]) > 4 * error)
+
+
 @pytest.mark.parametrize("dim", [100, 300])
 def test_self_attention_weights_spread_as_predicted(dim):
     """Lemma 1: mean squared distance to the harmonic weights, over sequences without repeated tokens and over all.

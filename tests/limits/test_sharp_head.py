@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.lab.studies.heads.sharp import hot_attention, rivals
+from bulkedge.lab.studies.heads.sharp import rivals, sharp_attention
 
 
 def pooled(beta, tokens, draws, seed):
     """Squared singular values of several draws, sorted."""
     rng = np.random.default_rng(seed)
-    values = [np.linalg.svd(hot_attention(beta, tokens, rng), compute_uv=False) ** 2 for _ in range(draws)]
+    values = [np.linalg.svd(sharp_attention(beta, tokens, rng), compute_uv=False) ** 2 for _ in range(draws)]
     return np.sort(np.ravel(values)), np.mean(values, axis=1)
 
 

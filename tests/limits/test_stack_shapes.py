@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import bulkedge as be
+from bulkedge.propagation import skip_isometry
 from bulkedge.propagation.gradients import gradient_norms
-from bulkedge.propagation.isometry import tradeoff
+from bulkedge.propagation.moments import tradeoff
 from bulkedge.support.errors import RegimeWarning
 
 SHAPES = [(40, 400), (40, 100), (60, 66)]
@@ -108,3 +109,28 @@ def test_stacks_that_are_deep_for_their_tokens_warn(depth, trusted, recwarn):
     """From a tenth of the tokens on: the first depth that is trusted and the first that is not, at fifty tokens."""
     be.AttentionStack(depth, 50, 50, gap=False, entries="exponential").law()
     assert [each.category for each in recwarn] == ([] if trusted else [RegimeWarning])
+
+
+def test_kernel_of_a_stack_with_skips():
+    """Signal plus noise: distance of 150 values to the law, 5/n; the law of noise alone is far away."""
+    model = skip_isometry(64, 0.5)
+    drawn = np.linalg.svd(model.stack(150, 300).sample(np.random.default_rng(325)), compute_uv=False) ** 2
+    found, law = be.Spectrum.of(np.sort(drawn), "squared singular values"), model.kernel_law(0.5)
+    assert law.var() == pytest.approx(0.5 * (1 - np.exp(-1)))
+    assert be.compare(found, law).ks < 5 / 150
+    assert be.compare(found, be.MarchenkoPastur(0.5)).ks > 0.1
+
+
+def test_variance_of_causal_stacks_with_skips():
+    """The limit of many tokens has Bessel functions; finite masks tend to it, and windows are near 2c."""
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    limit = np.i0(1.0) - 1 + 2 * 0.25 * weights @ np.i0(2 * 0.25 * (1 + nodes))
+    misses = [limit - skip_isometry(64, 0.5, be.Mask.causal(tokens)).limit for tokens in (100, 400)]
+    assert 0 < misses[1] < misses[0] / 2
+    assert misses[1] < 0.02
+    assert skip_isometry(64, 0.5, be.Mask.window(400, 20)).limit == pytest.approx(1.0, abs=0.03)
+    # as many layers as it takes, and the same mask for all: the recursion without a mask
+    full = skip_isometry(8, 0.5, be.Mask.full(100))
+    assert full.variance == pytest.approx(skip_isometry(8, 0.5).variance, rel=0.01)
+    with pytest.raises(be.DomainError, match="the law is not"):
+        full.law()

@@ -1,5 +1,7 @@
 """Programs at finite width against their limit, at seeds that nothing was tuned on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.integrate import dblquad
@@ -22,10 +24,12 @@ from bulkedge.programs import (
     softmax,
     stack,
     trace,
+    training,
     weight,
 )
 from bulkedge.programs.distances import two_sample_test
 from bulkedge.programs.mixture import HeadMixture, infinite_head_kernel, infinite_head_layer
+from bulkedge.programs.training import Training
 
 GRAM = np.array([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.4]])
 
@@ -368,3 +372,61 @@ def test_torch_draws_the_same_law():
     finite = program.finite(32, generator, 500)
     again = program.finite(32, np.random.default_rng(4), 500)
     assert two_sample_test(finite[-1].numpy(), again[-1], np.random.default_rng(5), 99) > 0.01
+
+
+@pytest.mark.parametrize("name", ["squared", "momentum", "cross-entropy", "Adam"])
+def test_a_wide_layer_follows_the_recursion_of_its_own_scores(name):
+    """Twelve steps of one layer from where it starts: products of two moves are left out, of order 1/sqrt(n).
+
+    At seeds 0 to 5 the root mean square difference of outputs was 0.1 to 1.1 over the root of widths 300 and 4800.
+    """
+    x = np.random.default_rng(2).standard_normal((3, 3, 5)) / 5**0.5
+    setup = Training(
+        heads=2, score_variance=2.0, rate=0.3, steps=12, momentum=0.0 if name == "squared" else 0.7,
+        loss=name if name == "cross-entropy" else "squared", optimizer="adam" if name == "Adam" else "sgd",
+    )  # fmt: skip
+    goal = np.eye(2)[[0, 1, 1]] if setup.loss == "cross-entropy" else np.array([[1.0], [-1.0], [0.5]])
+    misses = []
+    for width in (300, 4800):
+        weights = training.draw_weights(x, goal, setup, np.random.default_rng(7), (4, width))
+        narrow = training.descend(x, goal, setup, weights)
+        limit = training.recursion(x, goal, setup, *training.scores_and_reads(x, setup, weights))
+        misses.append(np.sqrt(np.mean((narrow.outputs - limit.outputs) ** 2)))
+    assert misses[1] < 1.5 / 4800**0.5
+    assert misses[1] < misses[0] / 2  # four in the limit
+    still = training.recursion(x, goal, replace(setup, frozen=True), *training.scores_and_reads(x, setup, weights))
+    assert np.sqrt(np.mean((still.outputs - limit.outputs) ** 2)) > 4 * misses[1]
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_gradients_of_training_are_derivatives_of_the_loss(loss):
+    """A step of plain descent against central differences of the loss, in a direction of every weight."""
+    x, setup = np.random.default_rng(2).standard_normal((2, 3, 4)), Training(2, 1.5, loss, rate=1.0, steps=1)
+    goal = np.eye(2)
+    weights = training.draw_weights(x, goal, setup, np.random.default_rng(8), (1, 6))
+    slopes = training._backward(x, goal, setup, weights)[1]
+    for name, slope in slopes.items():
+        turn = np.random.default_rng(9).standard_normal(slope.shape)
+        high, low = (
+            training.descend(x, goal, replace(setup, steps=0), weights | {name: weights[name] + step * turn}).loss[0, 0]
+            for step in (1e-5, -1e-5)
+        )
+        assert np.sum(slope * turn) == pytest.approx((high - low) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [
+        (np.eye(3), [1.0], "examples, tokens, dimensions"),
+        (np.ones((2, 3, 4)), [1.0], "each needs a target"),
+        (np.full((1, 2, 2), np.nan), [1.0], "inputs contains NaN"),
+    ],
+)
+def test_bad_training_is_refused(inputs, targets, message):
+    with pytest.raises(ValueError, match=message):
+        training.train(inputs, targets, Training(), np.random.default_rng(0), 3)
+
+
+def test_bad_classes_are_refused():
+    with pytest.raises(ValueError, match="whole numbers from 0"):
+        training.train(np.ones((2, 3, 4)), [0.5, 1], Training(loss="cross-entropy"), np.random.default_rng(0), 3)

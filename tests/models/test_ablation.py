@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 from small_models import build, hidden  # noqa: E402
 
 from bulkedge.models import ablate_heads, capture  # noqa: E402
-from bulkedge.nn import patches, remove_gap, restore  # noqa: E402
+from bulkedge.nn import patches, remove_gap  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
 
 PROJECTIONS = {
@@ -63,7 +63,7 @@ def test_all_heads_of_a_layer_leave_nothing(name):
     model, inputs = build(name)
     attention, projection = paths(name, 2)
     given = []
-    handle = model.get_submodule(projection).register_forward_pre_hook(lambda _, each: given.append(each[0]))
+    handle = model.get_submodule(projection).register_forward_hook(lambda _, each, __: given.append(each[0]))
     with ablate_heads(model, {attention: range(HEADS)}):
         hidden(model, inputs)
     handle.remove()
@@ -129,11 +129,24 @@ def test_what_is_not_there_is_refused():
     assert patches(model) == ()
 
 
-def test_a_copy_made_meanwhile_says_so():
+def test_a_copy_made_meanwhile_is_whole():
     model, inputs = build("bert")
+    before = hidden(model, inputs)
     with ablate_heads(model, {next(paths("bert", 0)): [0]}):
+        assert not torch.equal(hidden(model, inputs), before)
         other = copy.deepcopy(model)
-        with pytest.raises(DomainError, match="copied"):
-            hidden(other, inputs)
-    restore(other)
-    assert hidden(model, inputs) is not None
+        assert torch.equal(hidden(other, inputs), before)
+    assert torch.equal(hidden(other, inputs), before)
+
+
+def test_heads_that_were_seen_and_not_switched_off_are_refused():
+    """Their projection is no linear map that could be found."""
+    model, inputs = build("llama")
+    attention = model.layers[0].self_attn
+    attention.o_proj = torch.nn.Sequential(torch.nn.Conv1d(HEADS * WIDTH, HEADS * WIDTH, 1))
+    attention.o_proj.forward = lambda given: attention.o_proj[0](given.mT).mT
+    with (
+        pytest.raises(DomainError, match="do not meet in a linear projection"),
+        ablate_heads(model, {"layers.0.self_attn": [0]}),
+    ):
+        hidden(model, inputs)

@@ -86,12 +86,12 @@ def random_model(name, seed):
 def heated(scores, targets):
     """Scores of inverse temperatures; under a cap, by bisection of the factor on what comes before it."""
     if scores.layer.softcap is None:
-        return scores.products() * (targets / spread(scores.products, scores.sight))[:, None, None]
+        return scores.products() * (targets / spread(scores.products, scores.visibility))[:, None, None]
     low, high = torch.zeros_like(targets), torch.full_like(targets, 1e6)
     for _ in range(100):
         middle = (low + high) / 2
-        content = scores.layer.capped(middle[:, None, None] * scores.products())
-        cold = spread(content, scores.sight) < targets
+        content = scores.layer.cap(middle[:, None, None] * scores.products())
+        cold = spread(content, scores.visibility) < targets
         low, high = torch.where(cold, middle, low), torch.where(cold, high, middle)
     return content
 
@@ -105,7 +105,7 @@ def tempered(name, seed, betas=BETAS, draws=19):
         own = None if each.layer.cross or ("encoder" in each.layer.name and name == "whisper") else ids
         scores = map_heads(lambda scores: scores, each.layer, own)[0]
         content = heated(scores, torch.tensor(betas, dtype=torch.float64))
-        measures = measure_heads(content, sight=scores.sight, sink_scores=scores.sinks)
+        measures = measure_heads(content, visibility=scores.visibility, sink_scores=scores.sinks)
         generator = torch.Generator().manual_seed(seed)
         found.append(deviations(measures, draw_random_heads(each, own, measures[COORDINATE], draws, generator)))
 

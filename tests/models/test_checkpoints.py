@@ -1,7 +1,9 @@
 """Files of checkpoints: every type and format gives the same numbers, and damaged or hostile ones are refused."""
 
 import json
+from io import BytesIO
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from checkpoint_files import LLAMA, write_config, write_llama, write_shards, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulkedge.models.circuits.checkpoints import open_checkpoint
+from bulkedge.models.circuits.checkpoints import open_checkpoint, stored_tensors
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError
 
 PARTS = [(slice(None), slice(None)), (slice(2, 5), slice(None)), (slice(None), slice(1, 4)), (slice(0, 1), slice(3, 4))]
@@ -120,6 +122,20 @@ def test_pickles_are_not_run(folder, monkeypatch):
     monkeypatch.setattr("bulkedge.support.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="needs torch"):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x02\0\0", b"\x01" + b"\0" * 7 + b"{}", b"\x03" + b"\0" * 7 + b"{}", b"\xff" * 10]
+)
+def test_a_header_is_not_read_beyond_its_file(content):
+    """Nor beyond a size that fits into memory, whatever the file has."""
+    file = Path("model.safetensors")
+    with pytest.raises(StoreError, match=rf"is no safetensors file: it has {len(content)} bytes and announces"):
+        stored_tensors(BytesIO(content), len(content), file)
+    whole = b"\x02" + b"\0" * 7 + b"{}"
+    assert stored_tensors(BytesIO(whole), 10, file) == {}
+    with pytest.raises(StoreError, match="announces 2 of header"):
+        stored_tensors(BytesIO(whole), 10, file, most=1)
 
 
 def test_numbers_that_are_none_are_refused(folder):

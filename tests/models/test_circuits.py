@@ -296,7 +296,7 @@ def test_a_trained_encoder_is_beyond_random_weights():
     package = find_spec(model.package)
     if package is None:
         pytest.skip(f"{model.distribution} is not installed")
-    found = scan_weights(Path(package.submodule_search_locations[0]) / model.folder)
+    found = scan_weights((Path(package.submodule_search_locations[0]) / model.file).parent)
     share = {(each.circuit, each.layer): float(np.mean(each.numbers()["spikes"] > 0)) for each in found.members}
     assert len(found.records()) == 2 * 6 * 12
     assert np.mean([share["QK", layer] for layer in range(6)]) > 0.7

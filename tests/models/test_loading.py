@@ -1,11 +1,13 @@
 """Models from files: whole or refused, in words, and without network."""
 
+import json
 import os
 import pickle
 import shutil
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -14,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from bulkedge.models import load_model  # noqa: E402
+from bulkedge.models import load_model, scan_weights  # noqa: E402
 from bulkedge.models.loading import loader as loading  # noqa: E402
 from bulkedge.support.errors import BulkedgeError, DomainError, MissingPackageError, StoreError  # noqa: E402
 
@@ -85,6 +87,21 @@ def test_a_tokenizer_comes_with_its_folder(tmp_path):
     assert tokenizer("Oh dear!")["input_ids"] == letters()("oh dear_")["input_ids"]
 
 
+def test_nobody_is_asked_for_what_a_folder_lacks(tmp_path, monkeypatch):
+    from bulkedge.models.loading.default import letters
+
+    asked = []
+    for each in (transformers.AutoTokenizer, transformers.GPT2LMHeadModel):
+        read = each.from_pretrained
+        monkeypatch.setattr(
+            each, "from_pretrained", lambda *given, read=read, **o: asked.append(o) or read(*given, **o)
+        )
+    saved(gpt2(), tmp_path)
+    letters().save_pretrained(tmp_path)
+    load_model(tmp_path)
+    assert [each.get("local_files_only") for each in asked] == [True] * len(asked) != []
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".pt"])
 @pytest.mark.parametrize("wrapper", [None, "state_dict"])
 def test_a_file_of_weights_with_its_configuration(tmp_path, suffix, wrapper):
@@ -139,7 +156,7 @@ def test_a_folder_without_configuration(tmp_path):
 
 def test_a_folder_without_weights(tmp_path):
     gpt2().config.save_pretrained(tmp_path)
-    with pytest.raises(StoreError, match="could not be read"):
+    with pytest.raises(StoreError, match=r"has none of model\.safetensors"):
         load_model(tmp_path)
 
 
@@ -193,6 +210,51 @@ def test_damaged_files(tmp_path, suffix, cut):
             load_model(each)
 
 
+@pytest.mark.parametrize("kind", [".safetensors", ".bin"])
+@pytest.mark.parametrize("name", ["../other/part", "{}/other/part", "part/../../other/part", "..\\other\\part"])
+def test_an_index_that_leads_out_of_the_folder_is_refused(tmp_path, name, kind):
+    """By the rule of scan_weights; transformers itself would read these files."""
+    saved(gpt2(), tmp_path / "other").config.save_pretrained(tmp_path / "model")
+    (tmp_path / "other" / "model.safetensors").rename(tmp_path / "other" / "part.safetensors")
+    places = dict.fromkeys(load_file(tmp_path / "other" / "part.safetensors"), name.format(tmp_path) + kind)
+    index = tmp_path / "model" / loading.INDEX_OF[kind]
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    for read in (load_model, scan_weights):
+        with pytest.raises(StoreError, match="outside its folder: refused"):
+            read(tmp_path / "model")
+
+
+def test_an_index_of_the_hub_that_leads_out_of_its_folder_is_refused(tmp_path, monkeypatch):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../../other.safetensors"}}))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(index))
+    with pytest.raises(StoreError, match="outside its folder: refused"):
+        load_model("somebody/something")
+
+
+def test_what_the_hub_is_asked_for_stays_in_the_cache_where_that_was_said(monkeypatch):
+    """Weights come with the same keywords as the configuration, but for the one that models do not take."""
+    config, asked = types.SimpleNamespace(sub_configs=()), []
+    monkeypatch.setattr(loading, "_build", lambda *given, **where: asked.append((*given, where)))
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_, **__: config)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: "tokenizer")
+    given = {"trust_remote_code": False, "local_files_only": True, "gguf_file": "m.gguf"}
+    assert loading._from_repository("a/b", given, {}) == (None, "tokenizer")
+    assert asked == [(config, given, {}, "a/b", {"local_files_only": True, "gguf_file": "m.gguf"})]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.gguf", "tokenizer.json", "config.json"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    saved(gpt2(), tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    for path in (tmp_path, tmp_path / name):
+        for read in (load_model, scan_weights):
+            with pytest.raises(StoreError, match="is a pipe, socket or device"):
+                read(path)
+
+
 class Harm:
     """Unpickled without care, this makes a folder."""
 
@@ -222,8 +284,6 @@ def test_a_pickle_with_code_is_not_run(tmp_path, name, how):
 
 
 def changed(folder, **entries):
-    import json
-
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 

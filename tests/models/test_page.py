@@ -1,12 +1,15 @@
 """The page of a scan: its size, that names in it stay names, and how it works in a browser."""
 
+import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
+import xarray as xr
 from scans import made_up_scan
 
-from bulkedge.models.scanning.page import scan_page
+from bulkedge.models.scanning.page import PICTURES, coarseness, scan_page
 
 NASTY = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&\u2028\u202eevil\ud800🦖"
 BEYOND = """[...document.querySelectorAll("main *")].filter(each =>
@@ -47,7 +50,7 @@ def scans():
 def folder(scans, tmp_path_factory):
     """Every scan as a page."""
     place = tmp_path_factory.mktemp("pages")
-    pages = {name: scan_page(data, name, summary=["It has heads."]) for name, data in scans.items()}
+    pages = {name: scan_page(data, name, summary=["It has heads."], warnings=["Look."]) for name, data in scans.items()}
     pages["pair"] = scan_page(scans["small"], "pair", before=scans["earlier"].isel(item=slice(None, None, -1)))
     pages["nasty"] = scan_page(
         scans["nasty"], NASTY, summary=[NASTY], warnings=[NASTY], before=scans["nasty"], labels=(NASTY, NASTY)
@@ -86,6 +89,17 @@ def four(value):
 # -- without a browser -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("heads", "step"), [(1, 1), (1367, 1), (1368, 2), (5468, 2), (5469, 3), (10**7, 48)])
+def test_pictures_are_as_fine_as_the_page_can_carry(heads, step):
+    """In base 64, which has four characters for three bytes; of two scans together."""
+    size = 48
+    picture = np.broadcast_to(np.uint8(0), (heads, size, size))
+    scan = xr.Dataset({"picture": (("item", "row", "column"), picture)})
+    assert coarseness([scan]) == step
+    assert coarseness([scan, scan.isel(item=slice(0))]) == step
+    assert step == size or 4 / 3 * heads * (size // step) ** 2 <= PICTURES
+
+
 def test_a_page_of_1024_heads_stays_below_eight_megabytes(folder, scans):
     assert (folder / "large.html").stat().st_size < 8e6
     pair = scan_page(scans["large"], "pair", before=scans["large"])
@@ -105,6 +119,14 @@ def test_the_page_names_no_other_file(folder):
     assert "url(" not in text
     assert re.findall(r"https?://[^\s\"']*", text) == ["http://www.w3.org/2000/svg"]  # the name of a namespace
     assert "innerHTML" not in text
+
+
+def test_every_number_that_the_script_asks_for_is_on_the_page(folder):
+    text = (folder / "small.html").read_text(encoding="utf-8")
+    names = {column["name"] for column in json.loads(text.split('id="data">')[1].split("</script>")[0])["columns"]}
+    factors = set(re.findall(r"`(\w+)_\$\{factor\}`", text))
+    assert factors == {"scale", "longer_entropy"}
+    assert {f"{name}_{times}" for name in factors for times in (2, 8, 32)} <= names
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -138,7 +160,7 @@ def test_a_click_shows_a_head_with_its_numbers(visit, scans):
         cells = page.locator(f"tr[data-column={name}] td").all_inner_texts()
         expected = [data[each].values[0, 14] for each in (name, f"null_{name}", f"p_{name}")]
         assert [each.split()[0] for each in cells] == [four(each) for each in expected]
-    assert "does not say untrained" in page.locator("#head .says").inner_text()
+    assert "does not mean untrained" in page.locator("#head .says").inner_text()
     assert page.locator("#head .chip").all_inner_texts() == ["spectrum as random weights", "local"]
     assert page.locator("#head .bars li.held").count() == 2
     assert page.locator("#head svg .band").count() == 1
@@ -204,8 +226,11 @@ def test_two_scans_share_one_scale(visit, scans):
 
 
 def test_the_filter_shows_heads_of_the_chosen_kinds(visit, scans):
-    page, kinds = visit("small"), scans["small"]["kinds"].values
-    has = {name: {head for head, each in enumerate(kinds) if name in each.split(", ")} for name in ("sink", "local")}
+    """A head counts as its first kind, as in the summary; the numbers on the buttons add up to all heads."""
+    page, kinds = visit("small"), scans["small"]["kind"].values
+    has = {name: set(np.flatnonzero(kinds == name)) for name in ("sink", "local")}
+    numbers = [int(each) for each in page.locator("#filter [data-kind] small").all_inner_texts()]
+    assert sorted(numbers) == sorted(Counter(kinds.tolist()).values())
     for chosen in (["sink"], ["sink", "local"]):
         page.locator(f"#filter [data-kind={chosen[-1]}]").click()
         expected = len(set().union(*(has[name] for name in chosen)))
@@ -215,8 +240,6 @@ def test_the_filter_shows_heads_of_the_chosen_kinds(visit, scans):
     assert page.locator("#filter [aria-pressed=true]").count() == 2
     page.get_by_role("button", name="show all").click()
     assert page.locator("#rows tr").filter(visible=True).count() == 72
-    page.get_by_role("button", name="idle candidates").click()
-    assert page.locator(".map button:not(.out)").count() == int(scans["small"]["idle"].sum())
 
 
 def test_the_map_is_walked_with_the_keyboard(visit):
@@ -234,7 +257,7 @@ def test_the_map_is_walked_with_the_keyboard(visit):
 
 def test_the_table_sorts_with_what_is_missing_last(visit, scans):
     page = visit("small", fragment="#column=coupling")
-    values = scans["small"]["coupling"].values[0]
+    values = np.array([float(f"{each:.4g}") for each in scans["small"]["coupling"].values[0]])  # as the page has them
     for sign in (-1, 1):  # largest first, then smallest
         page.get_by_role("columnheader", name="largest coupling").get_by_role("button").click()
         order = [
@@ -246,9 +269,9 @@ def test_the_table_sorts_with_what_is_missing_last(visit, scans):
 
 
 def test_the_address_keeps_what_is_shown(visit):
-    page = visit("small", fragment="#column=q&kinds=sink,low-rank+content,idle&head=4.7")
+    page = visit("small", fragment="#column=q&kinds=sink,low-rank+content&head=4.7")
     assert page.locator("#column").input_value() == "q"
-    assert page.locator("#filter [aria-pressed=true]").count() == 3
+    assert page.locator("#filter [aria-pressed=true]").count() == 2
     assert page.locator("#head h2").inner_text() == "Layer 4, head 7"
     page.evaluate("location.hash = 'head=1.1'")
     page.get_by_role("heading", name="Layer 1, head 1").wait_for()
@@ -269,3 +292,55 @@ def test_dark_and_light_by_preference_and_by_choice(visit):
             page.locator("#theme").click()
             assert (paper(page) > 380) == (wanted == "light")
             assert page.locator("#theme").inner_text() == f"colours: {wanted}"
+
+
+OVERLAPS = """() => {
+    const said = [...document.querySelectorAll("#head h2, #head p, #head li, #head figcaption, #head h3, "
+        + "#head .tokens, .aside h2, .aside #definition, .aside #filter, .aside #readout, "
+        + ".aside .map, .aside #scale, #layers h2, #worth h2, #worth-chart figcaption")];
+    const boxes = said.map(each => [each, each.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
+    const found = [];
+    boxes.forEach(([one, a], place) => boxes.slice(place + 1).forEach(([two, b]) => {
+        if (one.contains(two) || two.contains(one)) return;
+        const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (across > 1 && down > 1) found.push(one.outerHTML.slice(0, 60) + " | " + two.outerHTML.slice(0, 60));
+    }));
+    return found;
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 800, 1280])
+@pytest.mark.parametrize("name", ["small", "pair"])
+def test_no_head_lies_under_anything(visit, scans, name, width):
+    """Every head is clicked and read, with the page at its top, at the pictures, and now and then at the numbers."""
+    page = visit(name, width)
+    for head in range(scans["small"].sizes["item"]):
+        page.evaluate(f"document.querySelectorAll('.map')[0].querySelectorAll('button')[{head}].click()")
+        places = ["window.scrollTo(0, 0)", "document.querySelector('#head .figures').scrollIntoView()"]
+        for place in places if head % 12 else [*places, "document.querySelector('#head table').scrollIntoView()"]:
+            page.evaluate(place)
+            assert page.evaluate(OVERLAPS) == []
+    assert overflow(page) == 0
+
+
+def test_costs_of_removals_and_tokens_along_the_attention(folder, open_page, scans):
+    data = scans["small"].copy()
+    rng = np.random.default_rng(0)
+    data["effects_text"] = ("draw", "item"), rng.standard_normal((64, 72)) * rng.random(72)
+    data["importance"] = "item", np.square(data["effects_text"].to_numpy()).mean(0) / 2
+    data.attrs["shown_tokens"] = json.dumps([f" <b>word{k}" for k in range(48)])
+    (folder / "worth.html").write_text(scan_page(data, "worth", measured=[(7, 0.5, 0.01)]), encoding="utf-8")
+    page = open_page(folder / "worth.html", fragment="#head=0.0")
+    chart = page.locator("#worth-chart svg")
+    assert "by number of heads removed" in chart.get_attribute("aria-label")
+    assert "measured of 7: 0.5" in chart.inner_html()
+    assert page.locator(".tokens.rows bdi").all_inner_texts()[:2] == ["␣<b>word0", "␣<b>word4"]
+    page.locator("#head canvas").hover(position={"x": 2, "y": 2})
+    assert page.locator("#head canvas").get_attribute("title") == "from “ <b>word0” to “ <b>word0”"
+    page.get_by_role("button", name="colour the map by importance").click()
+    assert page.locator("#column").input_value() == "importance"
+    assert page.evaluate(OVERLAPS) == []
+    bare = open_page(folder / "small.html")
+    assert bare.locator("#worth").is_hidden()

@@ -10,10 +10,10 @@ transformers = pytest.importorskip("transformers")
 
 from small_models import build  # noqa: E402
 
-from bulkedge.models import ordinary_tokens, probe  # noqa: E402
 from bulkedge.models.hooks.attention_inputs import AttentionLayer  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.models.scanning import probing  # noqa: E402
+from bulkedge.models.scanning.probing import ordinary_tokens, probe  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
 from bulkedge.visibility import Visibility  # noqa: E402
 
@@ -174,7 +174,7 @@ def test_what_has_no_tokens_is_refused_in_words():
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 30}
     with pytest.raises(DomainError, match="an encoder and a decoder"):
         probe(transformers.BartModel(transformers.BartConfig(**small, **heads)), rng=rng)
-    with pytest.raises(DomainError, match="no configuration"):
+    with pytest.raises(DomainError, match="does not say how many tokens it knows"):
         probe(torch.nn.TransformerEncoderLayer(8, 2), rng=rng)
     with pytest.raises(DomainError, match="no tokenizer of transformers"):
         ordinary_tokens(str.split)

@@ -40,7 +40,7 @@ def one(query, key, scale, visible, rows):
     return dict(zip(NAMES, found, strict=True))
 
 
-def plain_sight(tokens, mask=None, window=None, *, causal=False):
+def visibility_of(tokens, mask=None, window=None, *, causal=False):
     return Visibility(mask, causal, window, tokens, tokens)
 
 
@@ -49,16 +49,16 @@ def among(name, tokens):
     place = torch.arange(tokens)
     behind = place <= place[:, None]
     if name == "all":
-        return plain_sight(tokens), torch.ones_like(behind)
+        return visibility_of(tokens), torch.ones_like(behind)
     if name == "causal":
-        return plain_sight(tokens, causal=True), behind
+        return visibility_of(tokens, causal=True), behind
     if name == "window":
-        return plain_sight(tokens, window=70, causal=True), behind & (place > place[:, None] - 70)
+        return visibility_of(tokens, window=70, causal=True), behind & (place > place[:, None] - 70)
     if name == "packed":
         packed = behind & (place // 90 == place[:, None] // 90)
-        return plain_sight(tokens, packed[None, None]), packed
+        return visibility_of(tokens, packed[None, None]), packed
     padded_keys = (place < tokens - 40).expand(tokens, tokens)
-    return plain_sight(tokens, padded_keys[None, None, :1]), padded_keys
+    return visibility_of(tokens, padded_keys[None, None, :1]), padded_keys
 
 
 WAYS = ("all", "causal", "window", "packed", "padded")
@@ -69,8 +69,8 @@ def test_a_written_mask_says_the_same(name):
     torch.manual_seed(1)
     query, key = torch.randn(2, 4, 200, 8), torch.randn(2, 2, 200, 8)
     visible, seen = among(name, 200)
-    written = plain_sight(200, seen[None, None].contiguous())
-    numbers = plain_sight(200, torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None])
+    written = visibility_of(200, seen[None, None].contiguous())
+    numbers = visibility_of(200, torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None])
     found = one(query, key, 0.5, visible, 24)
     for other in (written, numbers):
         for reading, expected in one(query, key, 0.5, other, 24).items():
@@ -218,7 +218,7 @@ def test_spreads_couplings_and_popular_keys(name):
 def test_predicted_entropy_of_gaussian_heads(beta, causal):
     generator = torch.Generator().manual_seed(2)
     query, key = torch.randn(2, 2, 4, 512, 64, generator=generator)
-    found = one(query, key, beta / 8, plain_sight(512, causal=causal), 512)
+    found = one(query, key, beta / 8, visibility_of(512, causal=causal), 512)
     assert found["beta"].numpy() == pytest.approx(beta, rel=0.05)
     # 4096 rows, whose entropies differ by less than a nat from each other; keys that rows share leave some 0.01
     assert (found["entropy"] - found["predicted_entropy"]).abs().max() < 0.05

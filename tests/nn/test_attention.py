@@ -313,3 +313,16 @@ def test_a_bias_that_hides_is_no_key():
     for least in (-torch.inf, torch.finfo(torch.float32).min, -1e9):
         mask = torch.zeros(6, 6).masked_fill(hidden, least)
         torch.testing.assert_close(gap_free_attention(query, key, value, mask), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_takes_inputs_of_several_types(compiled):
+    """As where rotations leave queries and keys in single precision; without autocast they are refused."""
+    query, key, value = torch.randn(3, 2, 2, 16, 8, generator=torch.Generator().manual_seed(1))
+    attend = torch.compile(gap_free_attention, backend="eager", fullgraph=True) if compiled else gap_free_attention
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(query, key, value.bfloat16(), is_causal=True)
+    expected = gap_free_attention(query, key, value, is_causal=True)
+    assert (found.float() - expected).abs().max() <= 4 * torch.finfo(torch.bfloat16).eps * value.abs().max()
+    with pytest.raises(ValueError, match=r"value is torch\.bfloat16"):
+        gap_free_attention(query, key, value.bfloat16())

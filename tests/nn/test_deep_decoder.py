@@ -148,9 +148,9 @@ def test_language_has_its_entropies_and_repeats() -> None:
     text = sequences(4000, 48, torch.Generator().manual_seed(0)).numpy()
     first = text[:, :6]  # no segment is shorter
     chain = transitions()
-    surprise = -np.log(chain[first[:, :-1], first[:, 1:]])
+    loss = -np.log(chain[first[:, :-1], first[:, 1:]])
     # the first letter is uniform, and its followers soon as the chain has them
-    assert surprise[:, 2:].mean() == pytest.approx(levels(48)["pairs"], abs=5 * surprise[:, 2:].std() / 120)
+    assert loss[:, 2:].mean() == pytest.approx(levels(48)["pairs"], abs=5 * loss[:, 2:].std() / 120)
     for row in text[:50]:
         assert any((row[length:] == row[:-length]).all() for length in range(6, 19))
 

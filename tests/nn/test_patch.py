@@ -1,6 +1,8 @@
 """Transformers models without their gap: against eager attention with the mean taken out, and back again."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, get_ident
 
 import pytest
 
@@ -172,11 +174,46 @@ def test_a_model_that_slips_through_fails_in_its_first_pass(monkeypatch):
     assert model(torch.ones(1)) == 1
 
 
+def test_threads_may_share_the_first_pass():
+    """One has attended when the other begins, which must not look as if the first one had not."""
+    model, inputs = build("bert")
+    attended, begun, ended, first = Event(), Event(), Event(), get_ident()
+
+    def in_the_middle(*_):
+        if get_ident() == first:
+            attended.set()
+            assert begun.wait(30)
+
+    def at_the_start(*_):
+        if get_ident() != first:
+            begun.set()
+            assert ended.wait(30)
+
+    def other():
+        assert attended.wait(30)
+        return hidden(model, inputs)
+
+    handles = [
+        model.encoder.register_forward_hook(in_the_middle),
+        model.embeddings.register_forward_pre_hook(at_the_start),
+    ]
+    with remove_gap(model), ThreadPoolExecutor(1) as pool:
+        late = pool.submit(other)
+        try:
+            found = hidden(model, inputs)
+        finally:
+            ended.set()
+        assert torch.equal(found, late.result())
+        for each in handles:
+            each.remove()
+        assert torch.equal(found, hidden(model, inputs))
+
+
 def test_mistakes():
     model, _ = build("bert")
     with pytest.raises(ValueError, match="the gap of BertModel was not removed"):
         restore_gap(model)
-    with pytest.raises(ValueError, match=r"Linear is not a transformers model; use bulkedge\.nn\.gap_free_attention"):
+    with pytest.raises(ValueError, match=r"Linear is not a transformers model, .* bulkedge\.nn\.gap_free_attention"):
         remove_gap(nn.Linear(2, 2))
 
 

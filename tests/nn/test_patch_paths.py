@@ -128,7 +128,7 @@ def test_packed_sequences_of_encoders(written_out):
     expected = torch.cat([written_out(model, input_ids=each).last_hidden_state for each in pieces], dim=1)
     with remove_gap(model), torch.no_grad():
         found = model(input_ids=ids, position_ids=positions, **PACKED["ends"]).last_hidden_state
-        with pytest.raises(DomainError, match="sequences are packed into a batch of one"):
+        with pytest.raises(DomainError, match="packed sequences are a batch of one"):
             model(input_ids=ids.expand(2, -1), **PACKED["ends"])
         for ends in (ENDS[:-1], ENDS[1:], ENDS[:1], ENDS[:0], None):
             with pytest.raises(DomainError, match="give where sequences begin, from 0 to the number of tokens, 12"):

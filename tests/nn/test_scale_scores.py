@@ -193,7 +193,7 @@ def test_compiled():
         (-1.0, "entry -1"),
         (float("nan"), "entry nan"),
         ([1.0, float("inf"), 1.0, 1.0], "entry inf"),
-        ("warm", "neither a number nor an array"),
+        ("warm", "not an array of numbers"),
         ([], "shape"),
         (np.ones((2, 4)), "2 layers, and LlamaModel has 3"),
         (np.ones((3, 4, 1)), "shape"),

@@ -81,7 +81,7 @@ def test_the_test_has_its_level_and_some_power():
 def test_bad_draws():
     rng = np.random.default_rng(0)
     for bad in ([1.0], [1.0, np.nan], np.zeros((2, 2, 2))):
-        with pytest.raises(ValueError, match="draws must be finite, at least two"):
+        with pytest.raises(ValueError, match="first"):
             energy_distance(bad, [1.0, 2.0])
     with pytest.raises(ValueError, match="resamples = 1 is outside"):
         estimate(energy_distance, [1.0, 2.0], [1.0, 2.0], rng, resamples=1)

@@ -7,7 +7,7 @@ from scipy.special import gammaln, kv, ndtr
 from scipy.stats import chi2
 
 from bulkedge.programs import FiniteMixture, HeadMixture, attention_layer, equal_correlations
-from bulkedge.programs.finite_mixture import compress
+from bulkedge.programs.mixture import compress
 
 GRAM = np.array([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.4]])
 

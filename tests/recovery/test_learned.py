@@ -77,14 +77,14 @@ def test_same_seed_same_weights():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"table": np.ones(3)}, r"table of shape \(3,\)"),
-        ({"table": np.full((30, 6), np.nan)}, "table of shape"),
+        ({"table": np.ones(3)}, "table has shape"),
+        ({"table": np.full((30, 6), np.nan)}, "table contains"),
         ({"tokens": np.zeros((80, 4))}, "type float64"),
         ({"tokens": np.zeros(80, dtype=int)}, r"tokens of shape \(80,\)"),
         ({"tokens": np.full((80, 4), 30)}, "do not all have a row in a table of 30"),
         ({"tokens": np.full((80, 4), -1)}, "do not all have a row in a table of 30"),
         ({"labels": np.ones(79)}, r"labels of shape \(79,\)"),
-        ({"labels": np.full(80, np.nan)}, "labels of shape"),
+        ({"labels": np.full(80, np.nan)}, "labels"),
         ({"ridge": 0.0}, "ridge = 0.0 is outside its domain"),
         ({"restarts": 0}, "restarts = 0 is outside its domain"),
     ],

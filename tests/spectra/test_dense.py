@@ -36,7 +36,7 @@ def test_single_precision_is_symmetric_enough():
 @pytest.mark.parametrize(
     ("matrix", "kind", "message"),
     [
-        (np.array([1.0, 2.0]), "singular", "two dimensions or more"),
+        (np.array([1.0, 2.0]), "singular", "2 or more axes"),
         (np.zeros((0, 3)), "singular", "none of them empty"),
         (np.array([[1.0, np.nan], [0.0, 1.0]]), "singular", "NaN"),
         (np.array([[1.0, 2.0], [0.0, 1.0]]), "eigen", "symmetric matrix"),

@@ -26,7 +26,7 @@ def head(tokens, kind=np.float64, dim=16):
     return tokens**0.5 * be.AttentionOperator(query, key).centred()
 
 
-def beside(values, kind, rows=SIZE):
+def operator_of(values, kind, rows=SIZE):
     matrix = testing.with_singular_values(values, np.random.default_rng(1), rows=rows)
     if kind == "torch":
         return MatrixOperator(pytest.importorskip("torch").tensor(matrix).float())
@@ -56,7 +56,7 @@ def test_gram_matrices_and_reflections_find_the_same(monkeypatch, kind):
 def test_bases_stay_orthonormal_where_blocks_are_poor_or_wide_in_range(kind, two_sided):
     """One huge value, then values over a decade: most blocks are small beside what was there before them."""
     values = np.concatenate([[300.0], np.geomspace(0.1, 1, SIZE - 1)])
-    operator = beside(values, kind, rows=SIZE + 20)
+    operator = operator_of(values, kind, rows=SIZE + 20)
     run = stepped(operator, steps=10, two_sided=two_sided)
     unit = 1.2e-7 if operator.like.dtype != np.float64 else 2.3e-16
     right = np.concatenate([np.asarray(each, dtype=float) for each in run.right], axis=1)
@@ -74,7 +74,7 @@ def test_bases_stay_orthonormal_where_blocks_are_poor_or_wide_in_range(kind, two
 def test_what_a_block_adds_to_a_basis_is_orthogonal_to_it(monkeypatch, kind, fair):
     """Though nearly all of it lies in the basis: to the rounding of what is left, not of what was taken off."""
     run, rng, unit = (
-        stepped(beside(np.linspace(0.5, 1, SIZE), kind)),
+        stepped(operator_of(np.linspace(0.5, 1, SIZE), kind)),
         np.random.default_rng(3),
         float(np.finfo(kind).eps),
     )
@@ -114,7 +114,7 @@ def off(found, values):
 @pytest.mark.parametrize("kind", [np.float32, "torch"])
 def test_hard_spectra_in_single_precision(name, kind):
     values = testing.hard_spectra(SIZE)[name]
-    found = be.spectrum(beside(values, kind), tolerance=0.05)
+    found = be.spectrum(operator_of(values, kind), tolerance=0.05)
     assert found.weights.sum() == pytest.approx(1)
     assert off(found, values) <= 0.05
 
@@ -199,7 +199,7 @@ def gpu(monkeypatch):
 @pytest.mark.parametrize("name", testing.hard_spectra(8))
 def test_hard_spectra_on_the_way_of_a_gpu(gpu, name):
     values = testing.hard_spectra(600)[name]
-    found = be.spectrum(beside(values, "torch", rows=600), tolerance=0.03)
+    found = be.spectrum(operator_of(values, "torch", rows=600), tolerance=0.03)
     assert found.weights.sum() == pytest.approx(1)
     assert off(found, values) <= 0.03
 

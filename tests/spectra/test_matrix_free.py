@@ -115,7 +115,7 @@ def test_stacks_and_functions():
     found = be.spectrum(stack, tolerance=0.05)
     assert be.compare(found, exact).ks <= 0.05
     same = MapOperator(lambda v: first @ (second @ v), lambda u: second.T @ (first.T @ u), stack.shape, first)
-    assert testing.adjointness(same) < 1e-14
+    assert testing.check_operator(same).adjointness < 1e-14
     assert np.allclose(be.spectrum(same, tolerance=0.05).values, found.values)
 
 
@@ -410,7 +410,7 @@ def test_errors_of_spectra_that_stopped_by_themselves_cover_the_truth():
 def test_the_quantile_is_that_of_student():
     estimates = [be.Estimate(value, 1.0, 3.0) for value in (0.0, stdtrit(3, 0.95) - 1e-6, stdtrit(3, 0.95) + 1e-6)]
     assert testing.coverage(estimates, 0.0) == pytest.approx(2 / 3)
-    with pytest.raises(be.DomainError, match="empty"):
+    with pytest.raises(be.DomainError, match="estimates = "):
         testing.coverage([], 0.0)
 
 

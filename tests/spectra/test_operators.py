@@ -20,7 +20,7 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
-from bulkedge.spectra.operators.means import sums_before
+from bulkedge.spectra.operators.attention import sums_before
 from bulkedge.visibility import hidden_patches, softmax
 
 torch = pytest.importorskip("torch")
@@ -327,18 +327,18 @@ def test_kernels_need_a_gpu():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda op: op @ np.ones(ROWS), "multiplies blocks"),
-        (lambda op: op @ [1.0] * KEYS, "no array"),
+        (lambda op: op @ np.ones(ROWS), "multiplies a block"),
+        (lambda op: op @ [1.0] * KEYS, "not an array"),
         (lambda op: op @ torch.ones(KEYS), "no array of numpy"),
         (lambda op: op - op.T, "no operator of shape"),
-        (lambda op: op.sweep(np.ones((ROWS, 2))), "multiplies blocks"),
+        (lambda op: op.sweep(np.ones((ROWS, 2))), "multiplies a block"),
         (lambda op: op.sweep(np.ones((KEYS, 2)), np.ones((ROWS, 3))), "less must have shape"),
         (lambda op: op * np.inf, "factor"),
         (lambda op: op.less(np.ones((ROWS, 2)), np.ones((KEYS, 3))), "left and right"),
         (lambda op: op.without(np.ones((ROWS, 2))), "directions"),
         (lambda op: Product([op, op]), "do not multiply"),
         (lambda op: MatrixOperator(np.full((2, 2), np.inf)), "infinite"),
-        (lambda op: MatrixOperator(np.ones(3)), "two axes"),
+        (lambda op: MatrixOperator(np.ones(3)), "2 or more axes"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, message):

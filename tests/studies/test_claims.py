@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bulkedge.lab.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average, share
+from bulkedge.lab.studies.claims import AGREEMENT, EXCLUSION, Claim, Rival, average, share, sign
+from bulkedge.lab.studies.items import power_of
 from bulkedge.support.errors import DomainError
 from bulkedge.support.estimates import Estimate
 
@@ -16,8 +17,12 @@ FAR = Rival("far away", 1e6)
 
 
 def claim(measured, *, error=0.1, rival=FAR, relation="=", freedom=math.inf, finite_size=0.0):  # noqa: PLR0913
-    reason = "the next order" if finite_size else ""
-    return Claim("s", "ours", Estimate(measured, error, freedom), 1.0, rival, finite_size, reason, relation)
+    reason = "derived: the next order" if finite_size else ""
+    one_sided = "" if relation == "=" else "nothing is known of it"
+    statement = "s" if relation == "=" else "s at most, or at least"
+    return Claim(
+        statement, "ours", Estimate(measured, error, freedom), 1.0, rival, finite_size, reason, relation, one_sided
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,3 +171,69 @@ def test_average_pools_the_freedom_of_cells():
     found = average(xr.DataArray(rng.standard_normal((50, 4)), dims=("cell", "draw")))
     assert 60 < found.freedom <= 150
     assert found.error == pytest.approx(0.07, rel=0.3)
+
+
+# -- what a referee asks -----------------------------------------------------------------------------------------------
+
+
+def test_deviations_are_of_the_bare_prediction():
+    """An allowance that is granted hides no deviation: both are numbers of their own."""
+    found = claim(1.64, finite_size=0.2)
+    assert (found.verdict, found.ground) == ("holds", "derived")
+    assert (found.deviation, found.excess) == pytest.approx((6.4, 4.4))
+    record, page = found.record(), found._repr_html_()
+    assert (record["deviation"], record["excess"], record["ground"]) == pytest.approx((6.4, 4.4, "derived"))
+    assert "6.4 σ off" in page
+    assert "0.2 (derived: the next order)" in page
+    assert claim(-9.0, relation="<=").deviation == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("statement", "options", "message"),
+    [
+        ("s, at most", {"relation": "<="}, "says why it is one-sided"),
+        ("s, at most", {"one_sided": "why"}, "says why it is one-sided"),
+        ("s", {"relation": ">=", "one_sided": "why"}, "does not say so"),
+        ("s", {"finite_size": 0.1, "reason": "the next order"}, "begins with one of"),
+        ("s", {"finite_size": 0.1}, "needs a reason"),
+    ],
+)
+def test_claims_say_what_they_are(statement, options, message):
+    with pytest.raises(DomainError, match=message):
+        Claim(statement, "ours", Estimate(1.0, 0.1), 1.0, FAR, **options)
+
+
+def test_kinds_of_claims():
+    assert [claim(1.0, relation=each).kind for each in ("=", "<=")] == ["number", "bound"]
+    found = sign("a less b", "ours", 1 + 0.01 * np.arange(8), "no less")
+    assert (found.kind, found.statement, found.verdict) == ("sign", "a less b, above zero", "holds")
+    assert "sign only" in found._repr_html_()
+
+
+@pytest.mark.parametrize(("predicted", "rival"), [(2.0, 5.0), (-2.0, 0.0), (0.0, 2.0), (0.0, -2.0)])
+@pytest.mark.parametrize("allowed", [0.0, 0.05, 0.5])
+def test_the_smallest_error_that_is_detected(predicted, rival, allowed):
+    """Where the measurement is what was predicted, errors beyond the smallest one are noticed, and none below it."""
+    reason = "derived: the next order" if allowed else ""
+    found = Claim("s", "ours", Estimate(predicted, 0.01, 19.0), predicted, ("r", rival), allowed, reason)
+    level = stats.t.isf(stats.norm.sf(AGREEMENT), 19)
+    assert found.detectable == pytest.approx((allowed + level * 0.01) / 2)
+    assert [found.detects(1 + side * 1.01 * found.detectable) for side in (-1, 1)] == [True, True]
+    assert [found.detects(1 + side * 0.99 * found.detectable) for side in (-1, 1)] == [False, False]
+
+
+def test_bounds_and_signs_detect_no_number():
+    assert claim(1.0, relation="<=").detectable == math.inf
+    assert math.isnan(claim(1.0, relation=">=", rival=Rival("the same", 1.0)).detectable)
+
+
+def test_power_of_the_items_of_a_paper():
+    def of(place, predicted, rival, **options):
+        return Claim("s, at most", place, Estimate(predicted, 0.02), predicted, Rival("r", rival), **options)
+
+    strong, weak = of("recovery: Theorem 3", 1.0, 0.0), of("recovery: Theorem 3, Equation 7; ours", 0.0, 0.5)
+    bound = of("recovery: Equation 7", 1.0, 2.0, relation="<=", one_sided="why")
+    found = power_of("recovery", [strong, weak, bound])
+    assert found["Theorem 3"].cells == ("2", "0", "0", "9.0 %", "1 of 2", "1 of 2")
+    assert found["Equation 7"].cells == ("1", "1", "0", "18.0 %", "0 of 1", "0 of 1")
+    assert set(found) == {"Theorem 3", "Equation 7"}

@@ -6,14 +6,14 @@ from scipy.integrate import quad
 from scipy.special import airy
 from scipy.stats import poisson
 
-from bulkedge.ensembles.attention import taylor
-from bulkedge.lab.studies.equivalence.bulk import BEYOND_EDGE
+from bulkedge.ensembles.attention import SoftmaxAttention, taylor
+from bulkedge.lab.studies.equivalence.bulk import BEYOND_EDGE, EquivalenceBulk, finite_signal, signal_of, squared_signal
 from bulkedge.lab.studies.equivalence.coefficients import crossing
 from bulkedge.lab.studies.equivalence.normaliser import mean_square
 from bulkedge.lab.studies.equivalence.taylor import degree_reached
 from bulkedge.lab.studies.equivalence.threshold import mean_threshold
 from bulkedge.lab.studies.items import ITEMS
-from bulkedge.laws import AttentionLaw
+from bulkedge.laws import AttentionLaw, SumLaw
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 2.0, 4.0])
@@ -89,3 +89,59 @@ def test_degrees_between_integers():
 def test_items_are_named_once():
     names = [item.name for item in ITEMS["equivalence"]]
     assert len(set(names)) == len(names)
+
+
+# -- planted errors of physics -----------------------------------------------------------------------------------------
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("factor", "beta"),
+    [(0.8, 0.97), *(pytest.param(*each, marks=SLOW) for each in ((0.5, 0.96), (1.2, 0.95), (1.0, 0.94)))],
+)
+def test_a_wrong_theta_2_in_law_and_ensemble_is_noticed(monkeypatch, factor, beta):
+    """A law and an ensemble that are wrong alike agree with each other; attention itself differs.
+
+    Laws are kept by their parameters, so that each wrong one has a beta of its own.
+    """
+
+    def signal(beta):
+        return factor * beta**2, np.expm1(beta**2) - factor * beta**2
+
+    def stages(self, rng, right=SoftmaxAttention.stages):
+        found, root = right(self, rng), self.tokens**0.5
+        scores = (np.log1p(root * found.entrywise) + self.beta**2 / 2) / self.beta
+        linear, noise = signal(self.beta)
+        return found._replace(linear=(linear**0.5 * scores + noise**0.5 * rng.standard_normal(scores.shape)) / root)
+
+    terms = property(lambda law: SumLaw(signal(law.beta), (law.head_ratio, np.inf)))
+    monkeypatch.setattr(AttentionLaw, "_terms", terms)
+    monkeypatch.setattr(SoftmaxAttention, "stages", stages)
+    study = EquivalenceBulk(tokens=200, head_dim=200, draws=16, beta=beta)
+    claims = study.claims(study.simulate(seed=1))
+    failed = [claim.statement for claim in claims if claim.verdict == "fails"]
+    noticed = [
+        f"{name}: theta_2, the root of the mean over cycles of four entries" for name in ("entrywise", "attention")
+    ]
+    assert failed == [] if factor == 1 else set(noticed[:1]) <= set(failed) <= set(noticed)
+
+
+@pytest.mark.parametrize(("beta", "head_dim"), [(0.5, 16), (1.0, 64)])
+def test_theta_2_of_the_entrywise_matrix_is_known_at_any_size(beta, head_dim):
+    """The mean over cycles, against draws of 150 by 150 scores: 4.5 standard errors of their mean."""
+    rng = np.random.default_rng(2)
+    draws = []
+    for _ in range(60):
+        query, key = rng.standard_normal((2, 150, head_dim))
+        entries = np.expm1(beta * query @ key.T / head_dim**0.5 - beta**2 / 2)
+        draws.append(squared_signal(entries / 150**0.5, head_dim))
+    error = np.std(draws, ddof=1) / len(draws) ** 0.5
+    assert np.mean(draws) == pytest.approx(finite_signal(beta, head_dim) ** 2, abs=4.5 * error)
+    assert abs(finite_signal(beta, head_dim) - beta**2) > error  # the limit is told from it
+
+
+def test_theta_2_of_a_law():
+    for ratio in (0.3, 1.0, 4.0):
+        assert signal_of(AttentionLaw(0.8, ratio), ratio) == pytest.approx(0.64, rel=1e-9)

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
+from scipy.stats import nbinom
 
-from bulkedge.ensembles.perron import perron
-from bulkedge.lab.studies.equivalence import poisson
-from bulkedge.lab.studies.equivalence.causal import EquivalenceCausal, shifted
+from bulkedge.lab.studies.equivalence import large_entries, poisson, shares
+from bulkedge.lab.studies.equivalence.causal import EquivalenceCausal
 from bulkedge.lab.studies.equivalence.finite_head import _floor
 from bulkedge.lab.studies.equivalence.outliers import EquivalenceOutliers
 from bulkedge.lab.studies.equivalence.poisson import EquivalencePoisson
-from bulkedge.lab.studies.equivalence.setting import large_entries, shares
-from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle
+from bulkedge.lab.studies.equivalence.poisson_rate import SPLIT, second_order, transport_constant
+from bulkedge.laws import FiniteHeadLaw, MarchenkoPastur, QuarterCircle, Semicircle, SharpHeadLaw
+from bulkedge.laws.attention.causal_head import mean_values
 from bulkedge.laws.attention.finite_head import log_coefficients
-from bulkedge.laws.units import Unit
+from bulkedge.laws.attention.perron import perron
+from bulkedge.laws.distribution import Unit
 from bulkedge.spectra import Spectrum
 from bulkedge.support.estimates import Estimate
 from bulkedge.visibility import Mask, prefix_mean_values, softmax
@@ -45,7 +47,7 @@ def test_singular_values_of_the_mean_to_second_order(beta):
         np.linalg.svd(softmax(beta * rng.standard_normal((tokens, tokens)), visible), compute_uv=False)[:3].mean()
         for _ in range(4000)
     ]
-    found, theory = Estimate.of(draws), shifted(tokens, beta, 3)
+    found, theory = Estimate.of(draws), mean_values(tokens, beta, 3)
     predicted, bare = np.mean(theory.bare + theory.shift), np.mean(theory.bare)
     assert abs(found.value - predicted) < 4.5 * found.error + np.mean(theory.error)
     assert abs(found.value - bare) > 10 * found.error
@@ -88,18 +90,20 @@ def test_the_popularity_of_keys_when_rows_are_one_hot():
     assert found.value > 10 * found.error
 
 
-def test_a_split_row_takes_from_the_trace_what_it_should():
-    """Rows of weights w and 1 - w have the squares 1 - 2 w (1 - w), whose integral over x is one."""
-    split, whole, probability = poisson._blocks()
-    assert np.sum(probability * (split.sum(-1) - whole.sum(-1))) == pytest.approx(-1.0, rel=1e-3)
-    assert probability.sum() == pytest.approx(20.0, rel=1e-6)
-
-
-def test_the_first_order_of_poisson_is_a_distribution_function():
-    predicted = EquivalencePoisson(tokens=300, head_dim=300).predicted(200.0)
-    assert np.all(np.diff(predicted) > -1e-3)
-    assert predicted[0] == 0
-    assert predicted[-1] == pytest.approx(1.0, abs=1e-4)
+def test_atoms_of_split_and_uneven_rows():
+    """For huge beta Poisson's, but for the popularity of keys; at beta = 50 those of a sharp head."""
+    study = EquivalencePoisson(tokens=300, head_dim=300)
+    found = study.predicted(1000.0)
+    assert found[0] == 0
+    assert found[-1] == pytest.approx(1.0, abs=1e-3)
+    counts = np.arange(5)
+    uneven = nbinom.pmf(counts, 1 / study.popularity(), 1 / (1 + study.popularity()))
+    # one row in M/beta is split, and moves a value or two; a bin has two ends
+    moved = 2 * study.largest() / 1000 + 2 * poisson.SOBOL
+    np.testing.assert_allclose(np.diff(found)[::10][:5], uneven, atol=moved)
+    same, law = poisson._cavity(50.0, 300, 0.0), SharpHeadLaw(50.0, 300)
+    integers = 10 * counts[1:]
+    np.testing.assert_allclose(same[integers], law.cdf(300 * poisson.ENDS[integers]), atol=2 * poisson.SOBOL + 1 / 300)
 
 
 @pytest.mark.parametrize("beta", [0.3, 0.7])
@@ -148,3 +152,17 @@ def test_the_floor_of_finite_sizes(beta, size):
     # a value of zero, that of the constant vector, is at the end of the support
     expected = max(np.abs(masses - steps[1:]).max(), np.abs(masses - steps[:-1])[1:].max())
     assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_second_order_of_one_hot_rows():
+    """Rows of a Poisson process with exponential intensity: both orders, to a tenth of the second."""
+    rng, order = np.random.default_rng(9), 0.2
+    gaps = np.cumsum(rng.exponential(size=(50_000, 20)), axis=1)
+    weights = (gaps / gaps[:, :1]) ** (-1 / order)  # exp(-x): scores below the largest, times beta
+    weights /= weights.sum(axis=1, keepdims=True)
+    found = Estimate.of((1 - weights[:, 0]) ** 2 + np.sum(weights[:, 1:] ** 2, axis=1))
+    second = second_order() * order**2
+    assert abs(found.value - SPLIT * order - second) < 4 * found.error
+    assert abs(found.value - SPLIT * order) > 6 * found.error
+    # leaving each quantile where it is, or moving all of them, costs more than the best transport
+    assert 0 < transport_constant() < SPLIT

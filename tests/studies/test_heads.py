@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bulkedge.ensembles import SoftmaxAttention
-from bulkedge.lab.studies.heads import setting, trained
-from bulkedge.lab.studies.heads.setting import generator, squared_values
+from bulkedge.heads import ChannelLaw
+from bulkedge.lab.studies.heads import long_context, trained
+from bulkedge.lab.studies.heads.long_context import generator, squared_values
 from bulkedge.lab.studies.heads.shrinkage import loss_of
 from bulkedge.laws import MarchenkoPastur
 
@@ -28,15 +29,15 @@ def test_numpy_stays_numpy():
 
 
 def test_few_tokens_need_no_torch(monkeypatch):
-    monkeypatch.setattr(setting, "find_spec", pytest.fail)
+    monkeypatch.setattr(long_context, "find_spec", pytest.fail)
     rng = np.random.default_rng(1)
-    assert generator(rng, setting.LARGE - 1) is rng
+    assert generator(rng, long_context.LARGE - 1) is rng
 
 
 def test_many_tokens_without_a_gpu_are_drawn_here(monkeypatch):
-    monkeypatch.setattr(setting, "find_spec", lambda name: None)
+    monkeypatch.setattr(long_context, "find_spec", lambda name: None)
     rng = np.random.default_rng(1)
-    assert generator(rng, setting.LARGE) is rng
+    assert generator(rng, long_context.LARGE) is rng
 
 
 @pytest.mark.parametrize(("loss", "order"), [("frobenius", "fro"), ("operator", 2), ("nuclear", "nuc")])
@@ -68,12 +69,13 @@ def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart,
     repeats only fill up with zeros, and both laws are asked for the same.
     """
     rng, words, laws, asked = np.random.default_rng(3), 30, [MarchenkoPastur(each) for each in (1.0, 0.5, 0.8)], []
+    order = [laws[0], laws[1], laws[2], laws[0]]  # between words, at their means, between tokens, of nameless tokens
 
-    def from_qk(query, key, scale, labels):
-        asked.append((query, key, scale, labels))
-        return laws[len(asked) - 1]
+    def from_qk(query, key, scale, labels=None, *, average=True):
+        asked.append((query, key, scale, labels, average))
+        return order[len(asked) - 1]
 
-    monkeypatch.setattr(trained.ChannelLaw, "from_qk", from_qk)
+    monkeypatch.setattr(ChannelLaw, "from_qk", from_qk)
     monkeypatch.setattr(trained, "FiniteHeadLaw", lambda *given: laws[2] if given == (0.5, 5, words) else None)
     ids = rng.permutation(np.concatenate([np.arange(words), rng.integers(0, words, 25)]))
     query, key = (rng.standard_normal((2, words, 5)) * np.array([[[0.5]], [[1.0]]]))[:, ids]
@@ -92,14 +94,18 @@ def test_values_of_a_trained_head_are_those_between_words_in_their_places(apart,
         expected = max(np.abs(law.cdf(values) - steps[1:]).max(), np.abs(law.cdf(values) - steps[:-1]).max())
         assert distance == pytest.approx(expected, abs=1e-11)
         assert predicted == pytest.approx(law.cdf(found["value"]))
-    (here, there), means = asked, [np.stack([each[ids == word].mean(axis=0) for word in ids]) for each in (query, key)]
+    assert [each[4] for each in asked] == [True, True, False, True]
+    assert asked[3][3] is None
+    here, there, itself = asked[:3]
+    means = [np.stack([each[ids == word].mean(axis=0) for word in ids]) for each in (query, key)]
     assert np.array_equal(here[0], query)
     assert np.array_equal(here[1], key)
     assert there[0] == pytest.approx(means[0])
     assert there[1] == pytest.approx(means[1])
-    assert all(each[2] == 1.0 and np.array_equal(each[3], ids) for each in asked)
+    assert np.array_equal(itself[0], query)
+    assert all(each[2] == 1.0 and np.array_equal(each[3], ids) for each in asked[:3])
     asked.clear()
-    hot = trained._measured(head._replace(coupling=trained.FLAT))
-    assert np.isnan(hot["distance"][2]), "of a sharp head the finite-head law is not asked"
-    assert np.isnan(hot["predicted"][2]).all()
-    assert hot["distance"][:2] == found["distance"][:2]
+    sharp = trained._measured(head._replace(coupling=trained.FLAT))
+    assert np.isnan(sharp["distance"][2]), "of a sharp head the finite-head law is not asked"
+    assert np.isnan(sharp["predicted"][2]).all()
+    assert sharp["distance"][:2] == found["distance"][:2]

@@ -5,14 +5,16 @@ import pytest
 
 import bulkedge as be
 from bulkedge.ensembles.markov import RandomMarkov, without_gap
+from bulkedge.ensembles.stack import AttentionStack
+from bulkedge.lab.studies import propagation as setting
+from bulkedge.lab.studies.propagation import gap_free_stack, mean_with_gap, rigidity
+from bulkedge.lab.studies.propagation.kernel import PropagationKernel
 from bulkedge.lab.studies.propagation.key_query import distance
 from bulkedge.lab.studies.propagation.plateau import _crossing
-from bulkedge.lab.studies.propagation.rank_collapse import fitted_slope
-from bulkedge.lab.studies.propagation.setting import gap_free_stack, mean_with_gap, rigidity
+from bulkedge.lab.studies.propagation.rank_collapse import PropagationRankCollapse, fitted_slope
 from bulkedge.lab.studies.propagation.spectrum import edge_at, finite_share
 from bulkedge.propagation.gradients import estimated_gradient_norms
-from bulkedge.propagation.isometry import tradeoff
-from bulkedge.propagation.moments import finite_moments
+from bulkedge.propagation.moments import finite_moments, tradeoff
 from bulkedge.support.estimates import Estimate
 
 
@@ -217,3 +219,37 @@ def test_a_fitted_slope_finds_the_power_behind_a_correction():
 )
 def test_a_plateau_ends_where_the_curve_first_crosses_zero(height, steps):
     assert _crossing(np.array(height)) == pytest.approx(steps, rel=1e-15)
+
+
+# -- planted errors of physics -----------------------------------------------------------------------------------------
+
+
+def failed(study):
+    return [claim.statement for claim in study.claims(study.simulate(1)) if claim.verdict == "fails"]
+
+
+@pytest.mark.slow
+def test_a_lost_factor_of_order_1_over_t_is_noticed(monkeypatch):
+    """Rows of attention that sum to one vary by (T - 1)/(T + 1) of what free entries do."""
+
+    def wrong(stack, of):
+        right, size = finite_moments(stack, of), stack.tokens
+        return right._replace(mean=right.mean * ((size + 1) / (size - 1)) ** stack.depth)
+
+    monkeypatch.setattr(setting, "finite_moments", wrong)
+    study = PropagationKernel(tokens=40, ratios=(0.25, 0.5), depth=2, draws=40)
+    assert "layer 2: mean eigenvalue over its expectation, all ratios" in failed(study)
+
+
+@pytest.mark.slow
+def test_a_wrong_exponent_of_rank_collapse_is_noticed(monkeypatch):
+    """A power of T for each layer instead of two: T^(-l) for T^(1 - 2 l)."""
+    right = AttentionStack.predicted_stable_rank_excess
+
+    def wrong(self):
+        return right(self) * (self.tokens ** (self.depth - 1) if self.collapsing else 1)
+
+    monkeypatch.setattr(AttentionStack, "predicted_stable_rank_excess", wrong)
+    study = PropagationRankCollapse(**PropagationRankCollapse.small)
+    found = [each for each in failed(study) if "over its prediction" in each]
+    assert [each.split(" after ")[1][0] for each in found] == ["2", "3"]

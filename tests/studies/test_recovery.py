@@ -7,21 +7,25 @@ import numpy as np
 import pytest
 
 import bulkedge as be
+from bulkedge.ensembles import pooled
 from bulkedge.ensembles.pooled import critical_strength, spectral_alignment
 from bulkedge.ensembles.weights import causal_noise, causal_signal, pool, self_attention_weights
+from bulkedge.lab.studies import recovery as setting
+from bulkedge.lab.studies.claims import difference
 from bulkedge.lab.studies.items import ITEMS
-from bulkedge.lab.studies.recovery.data_dependent import UnevenRows
-from bulkedge.lab.studies.recovery.layers import layer_weights, limit_weights
-from bulkedge.lab.studies.recovery.phase_diagram import RecoveryPhaseDiagram
-from bulkedge.lab.studies.recovery.population import RecoveryPopulation
-from bulkedge.lab.studies.recovery.setting import (
+from bulkedge.lab.studies.recovery import (
     Predictions,
     correlations,
     extrapolated,
-    less,
     outlier_roots,
+    thresholds,
     weights_of,
 )
+from bulkedge.lab.studies.recovery.data_dependent import UnevenRows
+from bulkedge.lab.studies.recovery.layers import layer_weights, limit_weights
+from bulkedge.lab.studies.recovery.outlier import RecoveryOutlier
+from bulkedge.lab.studies.recovery.phase_diagram import RecoveryPhaseDiagram
+from bulkedge.lab.studies.recovery.population import RecoveryPopulation
 from bulkedge.lab.studies.recovery.thresholds import RecoveryThresholds
 from bulkedge.support.errors import UnresolvedError
 from bulkedge.support.estimates import Estimate
@@ -93,13 +97,45 @@ def test_causal_scalars_in_harmonic_numbers(length, prefix):
     assert causal_signal(length, prefix, 0.6) == pytest.approx(weights @ matrix @ weights, rel=1e-12)
 
 
-def test_the_strength_of_an_outlier_is_its_inverse():
-    study = RecoveryThresholds()
-    delta, gamma = study.vocab_ratio, study.sample_ratio
-    omega = critical_strength(delta, gamma) * np.array([[1.05, 2.0], [3.0, 9.0]])
-    x = omega - delta
-    outlier = (1 + x) * (x + delta) * (x + gamma) / x**2
-    np.testing.assert_allclose(study._strength_at(outlier), omega, rtol=1e-9)
+def test_curves_of_two_sizes_cross_where_they_are_equal():
+    """Exact for straight logarithms; of three crossings, which only noise makes, the middle one; nan without any."""
+    at = np.array(thresholds.SIGNALS)
+    growth = np.array([at - 0.93, [-1.0, 0.1, -0.1, 0.1, 1.0], at + 1, at - 2])
+    found = thresholds.crossing(np.exp(growth), np.ones_like(growth))
+    np.testing.assert_allclose(found[:1], 0.93, rtol=1e-12)
+    assert found[1] == pytest.approx(1.1)
+    assert np.isnan(found[2:]).all()
+
+
+@pytest.mark.parametrize(
+    ("factor", "options"),
+    [
+        (1.15, {"prefixes": (4, 12), "dim": 80}),
+        pytest.param(1.15, {}, marks=pytest.mark.slow),
+        pytest.param(1.0, {"draws": 200}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_threshold_of_the_sample_is_noticed(monkeypatch, factor, options):
+    """The signal at which outlier and bulk part is measured: nothing of it comes from the law that is tested."""
+
+    def wrong(*ratios):
+        return factor**2 * critical_strength(*ratios)
+
+    for module in (pooled, setting, thresholds):
+        monkeypatch.setattr(module, "critical_strength", wrong)
+    study = RecoveryThresholds(**options, sequences=1000, longest=32)
+    claims = list(study.statements(study.simulate(1)))[:3]
+    failed = [claim.statement for claim in claims if claim.verdict == "fails"]
+    assert bool(failed) == (factor != 1)
+
+
+def test_the_other_branch_of_equation_7_is_noticed(monkeypatch):
+    """The text takes the larger root; outliers are simulated."""
+    roots = setting.outlier_roots
+    monkeypatch.setattr(setting, "outlier_roots", lambda *ratios: roots(*ratios)[::-1])
+    study = RecoveryOutlier(**RecoveryOutlier.small)
+    failed = [claim.statement for claim in study.claims(study.simulate(1)) if claim.verdict == "fails"]
+    assert "largest eigenvalue from 1.5 thresholds on" in failed
 
 
 def test_family_of_strengths():
@@ -177,7 +213,7 @@ def test_extrapolation_takes_off_the_first_order():
 
 
 def test_difference_of_estimates():
-    found = less(Estimate(3.0, 0.3, 9.0), Estimate(1.0, 0.4, 9.0))
+    found = difference(Estimate(3.0, 0.3, 9.0), Estimate(1.0, 0.4, 9.0))
     assert found.value == pytest.approx(2.0)
     assert found.error == pytest.approx(0.5)
 

@@ -5,18 +5,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
-from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
-from bulkedge.lab.studies.propagation.setting import (  # noqa: E402
+from bulkedge.lab.studies.propagation import (  # noqa: E402
     Adam,
     Architecture,
     best,
     draw_weights,
     forward,
     isometric,
-    levels,
+    reference_losses,
     trained,
 )
+from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
+from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
 from bulkedge.lab.studies.propagation.trainability import powers  # noqa: E402
 from bulkedge.lab.studies.propagation.training import PropagationTraining  # noqa: E402
 from bulkedge.propagation import Trainability  # noqa: E402
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_uniform_attention_without_its_gap():
     found = forward(torch.tensor(inputs), weights, "plain", torch.full((1, 1, 1, 1), 1 / 8))
     assert found.abs().max() < 1e-15
     assert forward(torch.tensor(inputs), weights, "plain", torch.zeros(1, 1, 1, 1)).abs().max() > 0.1
-    np.testing.assert_allclose(((inputs > 0) ** 2).mean(axis=(1, 2, 3)), levels(inputs)["zero"][1])
+    np.testing.assert_allclose(((inputs > 0) ** 2).mean(axis=(1, 2, 3)), reference_losses(inputs)["zero"][1])
 
 
 def test_networks_learn_their_own_inputs_from_the_same_start():
@@ -84,7 +84,7 @@ def test_the_scale_of_values_is_all_that_an_upscaled_skip_changes():
 def test_the_plateau_of_equal_tokens():
     inputs = isometric(2, 3, 8, np.random.default_rng(0))
     rng, target = np.random.default_rng(1), (inputs > 0).astype(float)
-    equal, least = target.mean(axis=2, keepdims=True), levels(inputs)["collapsed"][1]
+    equal, least = target.mean(axis=2, keepdims=True), reference_losses(inputs)["collapsed"][1]
     np.testing.assert_allclose(((equal - target) ** 2).mean(axis=(1, 2, 3)), least)
     for _ in range(20):
         other = equal + 0.1 * rng.standard_normal((2, 3, 1, 8))

@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 from scipy.special import ndtr
 
+from bulkedge.lab.studies.width import distribution_function, excess, extrapolated, kurtosis, slope
 from bulkedge.lab.studies.width.activations import gap
 from bulkedge.lab.studies.width.kl_decay import NODES as POINTS
 from bulkedge.lab.studies.width.kl_decay import (
@@ -17,9 +18,8 @@ from bulkedge.lab.studies.width.kl_decay import (
 )
 from bulkedge.lab.studies.width.positions import kernel_moments, rotated
 from bulkedge.lab.studies.width.sequence import WidthSequence, joint_limit, scaled_kernel
-from bulkedge.lab.studies.width.setting import distribution_function, excess, extrapolated, kurtosis, slope
 from bulkedge.lab.studies.width.training import LayerParameters, WidthTraining
-from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations
+from bulkedge.programs import ACTIVATIONS, FiniteMixture, HeadMixture, equal_correlations
 from bulkedge.support.estimates import Estimate
 
 
@@ -83,7 +83,7 @@ def test_the_divergence_falls_as_the_square_of_the_width():
 
 
 def test_tails_of_the_limit_are_far_above_a_gaussian():
-    """By quadrature: tens of times at five deviations for one head, of inputs and scores as in ``width/tails``."""
+    """By quadrature: tens of times at five deviations for one head, as ``width/distribution`` has them."""
     mixture = HeadMixture(equal_correlations(4), 1, 0, 4.0)
     assert mixture.sf(5 * mixture.variance() ** 0.5) / ndtr(-5.0) > 20
 
@@ -192,3 +192,26 @@ def test_the_joint_limit_is_claimed_at_the_widest_layer():
     *_, last = study.claims(study.run(np.random.default_rng(0)))
     assert "16 inputs at width 16" in last.statement
     assert float(last.predicted) == scaled_kernel(study.score_variance, 16)
+
+
+def test_every_activation_keeps_the_rate_of_the_divergence():
+    """Softplus keeps all of it, ReLU half (both laws are even); GELU folds the negative side and keeps 0.62 to 0.65."""
+    limit, y = HeadMixture(equal_correlations(2), 1, 0, 1.0), (np.arange(4000) + 0.5) / 4000 * 18 - 9
+    variances, weights, _ = limit.kernel_values(1.0)
+    laws = [gaussians(variances, y[2000:]) @ weights, *(FiniteMixture(limit, n).pdf(y[2000:]) for n in (32, 64, 128))]
+    masses = np.array([np.concatenate([each[::-1], each]) / (2 * each.sum()) for each in laws])
+
+    def divergences(name):
+        values = ACTIVATIONS[name](y)
+        edges = np.unique(np.append(np.linspace(values.min(), 0, 30), np.geomspace(1e-6, 9.1, 700))) - 1e-12
+        base, *found = (np.histogram(values, np.append(edges, 20), weights=each)[0] for each in masses)
+        kept = base > 0
+        return np.array([each[kept] @ np.log(each[kept] / base[kept]) for each in found])
+
+    whole = np.array([each @ np.log(each / masses[0]) for each in masses[1:]])
+    assert divergences("softplus") == pytest.approx(whole, rel=0.01)
+    assert divergences("relu") == pytest.approx(whole / 2, rel=0.01)
+    gelu = divergences("gelu") / whole
+    assert np.all((gelu > 0.6) & (gelu < 0.65))
+    for name in ("relu", "gelu", "softplus"):
+        assert np.diff(np.log2(divergences(name)))[-1] == pytest.approx(-2, abs=0.1)

@@ -15,8 +15,8 @@ import pytest
 from toys import Empty, Fragile, Hanging, Toy
 
 from bulkedge.lab.sweeps import SerialExecutor, Sweep, failures, local_processes, loop, open_sweep, run
-from bulkedge.lab.sweeps.executors import available_cores, within
 from bulkedge.support.progress import listen, track
+from bulkedge.support.threads import available_cores, within
 
 TESTS = Path(__file__).parent.parent
 

@@ -83,6 +83,23 @@ def test_a_store_of_another_version_is_refused(serial, monkeypatch):
         run(SWEEP, serial, SerialExecutor())
 
 
+def test_a_store_of_another_commit_goes_on_with_a_warning(tmp_path, monkeypatch):
+    """After a reinstall: the version comes from git. Numbers stay those that were checked when they were written."""
+    monkeypatch.setattr("bulkedge.lab.sweeps.grid.__version__", "0.2.dev3")
+    run(SWEEP, tmp_path / "a", SerialExecutor())
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    chunks = (tmp_path / "b" / "results.zarr" / "values" / "c").rglob("*")
+    next(each for each in chunks if each.is_file()).unlink()  # a cell to be run again
+    monkeypatch.setattr("bulkedge.lab.sweeps.grid.__version__", "0.2.dev40")
+    with pytest.warns(UserWarning, match=r"begun at another commit \(bulkedge = '0.2.dev3' there, '0.2.dev40' here\)"):
+        outcome = run(SWEEP, tmp_path / "b", SerialExecutor())
+    assert (outcome.done, outcome.damaged) == (SWEEP.size, 1)
+    assert same_files(tmp_path / "a", tmp_path / "b")
+    monkeypatch.setattr("bulkedge.lab.sweeps.grid.__version__", "0.3.dev1")
+    with pytest.raises(StoreError, match="bulkedge = "):
+        run(SWEEP, tmp_path / "b", SerialExecutor())
+
+
 def test_a_failing_cell_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
     sweep = Sweep(Fragile(), {"rate": (1, 2, 3)}, repetitions=2)
     outcome = run(sweep, tmp_path, SerialExecutor())
@@ -102,7 +119,10 @@ def test_a_failing_cell_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
     assert np.isfinite(open_sweep(tmp_path).value).all()
 
 
-def test_a_worker_that_dies_is_reported_and_the_finished_cells_are_kept(tmp_path):
+@pytest.mark.parametrize("seconds", [0.1, 1e9], ids=["usual batches", "large ones"])
+def test_a_worker_that_dies_is_reported_and_the_finished_cells_are_kept(tmp_path, monkeypatch, seconds):
+    """Those of its own batch, too: of the large ones the second has a cell that is finished and two that kill."""
+    monkeypatch.setattr("bulkedge.lab.sweeps.loop.BATCH_SECONDS", seconds)
     sweep = Sweep(Fragile(), {"rate": (1, 2, 4)}, repetitions=2)
     with pytest.raises(BrokenExecutor), local_processes(1) as executor:
         run(sweep, tmp_path, executor)

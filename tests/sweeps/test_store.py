@@ -11,8 +11,8 @@ from folders import same_files
 from toys import Described, Empty, Odd, Toy
 
 from bulkedge.lab.sweeps import SerialExecutor, StoreError, Sweep, failures, open_sweep, run
-from bulkedge.lab.sweeps.files import cell_checksum, clear_drafts
-from bulkedge.lab.sweeps.store import LARGEST_CHUNK, Store, _inner_chunks
+from bulkedge.lab.sweeps.read import cell_checksum
+from bulkedge.lab.sweeps.store import LARGEST_CHUNK, Store, _inner_chunks, clear_drafts
 
 
 class Shuffled(SerialExecutor):
@@ -128,7 +128,7 @@ def test_a_process_killed_while_an_array_moves_loses_nothing(tmp_path, moment):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(tmp_path), "rename", lambda *each: die() if next(steps) == moment else rename(*each))
-        patch.setattr("bulkedge.lab.sweeps.files.remove_folder", die)
+        patch.setattr("bulkedge.lab.sweeps.store.remove_folder", die)
         patch.setattr(Store, "admit", lambda *each: die() if dead else admit(*each))  # the dead do not try again
         with pytest.raises(KilledError):
             run(GROWING, tmp_path / "killed", SerialExecutor())

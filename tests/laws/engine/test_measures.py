@@ -284,6 +284,6 @@ def test_clusters_are_their_leaves_and_few(count):
         expected = np.stack([rows[0], -rows[1], rows[2], -rows[3]])
         bound = np.einsum("zpk,pk->z", np.abs(inverse), masses) + np.einsum("zpk,pk->z", np.abs(inverse) ** 2, masses)
         assert np.max(np.abs(tree.transforms(z, hidden) - expected) / (bound + 1e-300)) < 1e-13
-        seen = tree._seen(z, hidden).sum(axis=1)
+        seen = tree._visible_clusters(z, hidden).sum(axis=1)
         assert seen[on_axis.size - 2 : on_axis.size].tolist() == [1, 1], "from afar the whole law is one cluster"
         assert seen.max() <= 2.5 * np.log2(2 * count)

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.engine.subordination.problem import FEWEST, SMALLEST_MASS, RequiredMoments, check_moments, least_mass
+from bulkedge.laws.engine.subordination.problem import (
+    FEWEST,
+    SMALLEST_MASS,
+    Multiplication,
+    RequiredMoments,
+    check_moments,
+    least_mass,
+)
 from bulkedge.support.errors import UnresolvedError
 
 LAWS = {
@@ -78,3 +85,10 @@ def test_normalised_measures_differ_by_a_constant():
     half = continuum.normalised(0.5)
     assert half.mass == pytest.approx(0.5, rel=1e-14)
     assert half.pdf(np.array([1.0])) == pytest.approx(continuum.pdf(np.array([1.0])) / 2, rel=1e-13)
+
+
+def test_more_atoms_are_more_work():
+    """Or a law of thousands of values would be given up too late."""
+    few, many = (Multiplication.of(be.EmpiricalLaw(np.arange(1.0, n)), be.MarchenkoPastur(0.5)) for n in (3, 3000))
+    each = [law.work(2000) - law.work(1000) for law in (few, many)]
+    assert each[1] > 5 * each[0]
