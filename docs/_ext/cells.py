@@ -64,8 +64,10 @@ def codes(text: str) -> list[str]:
 def run(text: str) -> list[Outputs]:
     """The outputs of the cells of a page, run in order in one namespace."""
     import matplotlib as mpl
+    from matplotlib import pyplot as plt
 
     mpl.use("agg")
+    plt.close("all")  # what was open before is not of this page
     mpl.rcParams["svg.hashsalt"] = "page"  # the same figure, the same file
     namespace: dict[str, Any] = {"__name__": "__main__"}
     found = []
