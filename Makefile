@@ -112,7 +112,7 @@ docs: $(VENV)/.docs  ## reproduce the figures, run the tutorials and build the d
 	@echo "documentation: docs/_build/index.html"
 
 # in a folder of its own, so that a later 'make docs' does not show pages without their outputs
-docs-check: $(VENV)/.docs  ## build the documentation without running it, and check its links (half a minute)
+docs-check: $(VENV)/.docs  ## build the documentation without running it, and check its links (a minute)
 	$(BIN)/sphinx-build -q -W --keep-going -D cells_run=0 docs out/docs-check
 	$(BIN)/python docs/_ext/links.py out/docs-check --without-figures
 

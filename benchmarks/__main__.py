@@ -6,11 +6,13 @@ import platform
 import sys
 from pathlib import Path
 
+from bulkedge.support.files import replace_file
+
 # one thread for everybody: ratios should not depend on who threads better
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
-BENCHMARKS = ["laws", "sweep", "attention", "pooled", "width", "channel", "scan", "operator"]
+BENCHMARKS = ["laws", "sweep", "attention", "pooled", "width", "channel", "scan", "operator", "covariance"]
 """All but those whose pages were measured on a GPU; each of them runs by itself: ``python -m benchmarks.gap_free``."""
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
 
@@ -31,7 +33,7 @@ def main() -> None:
         tables = module.tables()
         for table in tables:
             print(table.text())
-        (DOCS / f"{name}.md").write_text(page(module.TITLE, module.__doc__, record(tables, machine)))
+        replace_file((DOCS / f"{name}.md"), page(module.TITLE, module.__doc__, record(tables, machine)))
 
 
 if __name__ == "__main__":

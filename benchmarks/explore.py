@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bulkedge.support.files import replace_file
+
 MOVES, PASSES = 5, 6
 """Moves of each slider, and how often each is made."""
 VARIED = {
@@ -119,7 +121,7 @@ def write(rows: list[tuple[str, int, float, float, float, float]]) -> None:
         *(f"| {name} | {count} | {a:.0f} | {b:.0f} | {c:.0f} | {d:.0f} |" for name, count, a, b, c, d in rows),
         "",
     ]
-    path.write_text("\n".join(lines))
+    replace_file(path, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today, unbroken
 from bulkedge.nn import fused, gap_free_attention, native
+from bulkedge.support.files import replace_file
 
 TITLE = "Benchmarks: a training step without the gap"
 GPU = torch.cuda.is_available()
@@ -316,7 +317,7 @@ def main() -> None:
             print(each, flush=True)
             rows[each.what] = each
             if chosen.json:
-                chosen.json.write_text(json.dumps(written([*rows.values()]), indent=1) + "\n")
+                replace_file(chosen.json, json.dumps(written([*rows.values()]), indent=1) + "\n")
         return written([*rows.values()])
 
     command(parser, measured, page)

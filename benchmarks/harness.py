@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bulkedge.support.files import replace_file
+
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".venv-peers"
 
@@ -82,9 +84,9 @@ def command(
     numbers = json.loads(chosen.read.read_text()) if chosen.read else measured(chosen)
     print(written(numbers))
     if chosen.json:
-        chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
+        replace_file(chosen.json, json.dumps(numbers, indent=1) + "\n")
     if chosen.page:
-        chosen.page.write_text(written(numbers))
+        replace_file(chosen.page, written(numbers))
 
 
 def seconds(value: float) -> str:
@@ -121,7 +123,7 @@ def peer(name: str, requirements: list[str], job: dict[str, Any]) -> list[dict[s
         subprocess.run(
             [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True
         )
-        stamp.write_text("\n".join(requirements))
+        replace_file(stamp, "\n".join(requirements))
     done = subprocess.run(
         [str(python), str(HERE / "peers" / f"run_{name}.py")],
         input=json.dumps(job),

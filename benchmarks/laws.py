@@ -68,6 +68,7 @@ HEADS = {
     "CausalLaw": lambda: be.CausalLaw(1.7),
     "CausalHeadLaw, 2048 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2048),
     "CausalHeadLaw, 2**20 tokens": lambda: be.CausalHeadLaw(1.0, 64, 2**20),
+    "WindowLaw, 2048 tokens, window of 256": lambda: be.WindowLaw(1.0, 64, 2048, 256),
     "SharpHeadLaw, beta 2": lambda: be.SharpHeadLaw(2.0, 1024),
     "AttentionLaw, popular columns": lambda: be.AttentionLaw(0.7, 0.5).with_columns(LIKED),
     "FiniteHeadLaw, sphere, popular columns": lambda: be.FiniteHeadLaw(0.7, 64, 999, qk_norm=True).with_columns(LIKED),
@@ -196,7 +197,7 @@ def heads() -> Table:
     table.add("AttentionLaw", seconds(unit), "1")
     for name, build in HEADS.items():
         # these keep tables of their own: only the first build is from nothing
-        time = build_seconds(build, 0 if name.startswith(("CausalHeadLaw", "SharpHeadLaw")) else 5)
+        time = build_seconds(build, 0 if name.startswith(("CausalHeadLaw", "WindowLaw", "SharpHeadLaw")) else 5)
         table.add(name, seconds(time), f"{time / unit:.1f}")
     return table
 

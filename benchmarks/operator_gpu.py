@@ -35,6 +35,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import bulkedge as be
+from bulkedge.support.files import replace_file
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -221,7 +222,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     chosen = parser.parse_args(arguments)
     for found in report(chosen):
         if chosen.json:
-            chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+            replace_file(chosen.json, json.dumps(found, indent=1) + "\n")
     return found
 
 

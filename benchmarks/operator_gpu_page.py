@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Table, seconds, unbroken
+from bulkedge.support.files import replace_file
 
 TITLE = "Benchmarks: spectra of attention from products, on a GPU"
 ABOUT = """A head of 64 dimensions, Gaussian queries and keys at β = 1, in single precision. Nothing of the size tokens
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     written = page(json.loads(chosen.read.read_text()) if chosen.read else None)
     print(written)
-    chosen.page.write_text(written)
+    replace_file(chosen.page, written)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bulkedge.support.files import replace_file
+
 TITLE = "Benchmarks: training deep decoders with and without the gap"
 DEPTHS, SEEDS, RATE_SEED = (12, 24), (0, 1, 2), 100
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -307,12 +309,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     chosen = parser.parse_args(arguments)
     numbers: dict[str, Any] = json.loads(chosen.read.read_text()) if chosen.read else numbers_only(study(chosen))
     if chosen.json:
-        chosen.json.write_text(json.dumps(numbers))
+        replace_file(chosen.json, json.dumps(numbers))
     if chosen.page or chosen.figure:
         from benchmarks import trainability_page
 
         if chosen.page:
-            chosen.page.write_text(trainability_page.page(numbers))
+            replace_file(chosen.page, trainability_page.page(numbers))
         if chosen.figure:
             trainability_page.figure(numbers).savefig(chosen.figure, dpi=160)
     return numbers

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today
-from bulkedge.models.hooks.attention_hooks import AttentionInputs, TrainingHooks
+from bulkedge.models.hooks.attention_hooks import AttentionInputs, ForwardPass, observe
 from bulkedge.models.watching import moment_entropy as blocks
 from bulkedge.models.watching import visible_blocks
 
@@ -106,6 +106,14 @@ def exact(layer: AttentionInputs) -> Any:
     return torch.stack(found)
 
 
+class ExactPass(ForwardPass):
+    """Reads every attention exactly."""
+
+    def attend(self, found: AttentionInputs) -> None:
+        """Read one."""
+        exact(found)
+
+
 def clock(step: Callable[[], Any]) -> float:
     """Seconds of one step: the device's work included, or those of the processor, whoever else is at work on it."""
     if not GPU:
@@ -133,7 +141,7 @@ def measured(tokens: int, layers: int, heads: int, width: int, repeats: int) -> 
             step()
 
     def exactly() -> None:
-        with TrainingHooks(lambda: True, exact).on(model):
+        with observe(ExactPass(model)):
             step()
 
     kinds = {"plain": step, "watched": watched, "exact": exactly}

@@ -13,6 +13,7 @@ from typing import Any
 import xarray as xr
 
 from bulkedge.lab.studies.base import Study, studies
+from bulkedge.support.files import replace_file
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 CLAIMS, FIGURES = TESTS / "studies" / "claims.json", TESTS / "studies" / "figures.json"
@@ -52,9 +53,9 @@ def main(names: list[str]) -> None:
         data = study.simulate(SEED)
         claims[name], figures[name] = numbers(study, data), described(study.plot(data))
     claims, figures = merged(CLAIMS, claims), merged(FIGURES, figures)
-    CLAIMS.write_text(json.dumps(claims, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    replace_file(CLAIMS, json.dumps(claims, indent=1, ensure_ascii=False) + "\n")
     lines = [f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in figures.items()]
-    FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")  # a line for each study
+    replace_file(FIGURES, "{\n" + ",\n".join(lines) + "\n}\n")  # a line for each study
 
 
 def merged(path: Path, found: Record) -> Record:

@@ -14,6 +14,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from bulkedge.support.files import replace_file
+
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "declared.json"
 DOMAINS = {"parameter", "Interval", "Integers", "Choice", "Each", "Numbers", "Instance", "SymmetricMatrix", "Text"}
@@ -44,4 +46,4 @@ def declarations(tree: ast.AST) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(declared(), indent=1) + "\n", encoding="utf-8")
+    replace_file(RECORD, json.dumps(declared(), indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Write what became of every item of the papers into the documentation, from a folder of reproduced studies.
 
-bulkedge reproduce --paper --out out/paper && python tools/papers.py out/paper   # docs/papers.md, docs/paper_size.md
+bulkedge reproduce --paper --out out/paper && python tools/papers.py out/paper   # papers, paper_size and power .md
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bulkedge.lab.gallery import Gallery
-from bulkedge.lab.gallery.page import in_order, papers_markdown
-from bulkedge.lab.gallery.record import Reproduction
+from bulkedge.lab.gallery.folder import Gallery, Reproduction
+from bulkedge.lab.gallery.page import in_order, papers_markdown, power_markdown, sizes
 from bulkedge.support.errors import StoreError
-from bulkedge.support.files import lock_folder, replace_text
+from bulkedge.support.files import lock_folder, replace_file
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def write(folder: Path, docs: Path = DOCS) -> None:
-    """Read the records of a folder and write the two documents."""
+    """Read the records of a folder and write the three documents."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder; bulkedge reproduce --out {folder} makes one")
     with lock_folder(folder):
@@ -27,19 +26,23 @@ def write(folder: Path, docs: Path = DOCS) -> None:
     if gallery.damaged or not gallery.results:
         raise StoreError(f"{folder} holds no results, or damaged ones: {', '.join(gallery.damaged) or 'none'}")
     results = in_order(gallery.results.values())
-    replace_text(docs / "papers.md", papers_markdown(results))
-    replace_text(docs / "paper_size.md", log(results))
+    replace_file(docs / "papers.md", papers_markdown(results))
+    replace_file(docs / "power.md", power_markdown(results))
+    replace_file(docs / "paper_size.md", log(results))
 
 
 def log(results: Sequence[Reproduction]) -> str:
     """A table of the studies that were run: how long, how many claims, and the least that a rival was excluded by."""
     minutes, claims = sum(each.seconds for each in results) / 60, sum(len(each.claims) for each in results)
+    size = sizes(results)
+    command = "bulkedge reproduce" + " --paper" * ("paper" in size)
     lines = f"""\
-# A run at the paper's size
+# A run at {size}
 
-`bulkedge reproduce --paper`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are those
-of one core; together {minutes:.0f} core-minutes. The last column is the rival that was hardest to exclude, in standard
-deviations. Which values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.
+`{command}`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are
+those of one process, on the machine as it was; together {minutes:.0f} minutes. The last column is the rival that
+was hardest to exclude, in standard deviations. Which values are the paper's and which are ours:
+`bulkedge reproduce STUDY --help`.
 
 | study | seconds | claims | hold | fail | undecided | least exclusion |
 |---|---|---|---|---|---|---|""".splitlines()

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from bulkedge.support.files import replace_file
+
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "slow_tests.txt"
 LIMIT = 0.5
@@ -32,4 +34,4 @@ def slow(report: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    RECORD.write_text("".join(f"{each}\n" for each in slow(Path(sys.argv[1]))), encoding="utf-8")
+    replace_file(RECORD, "".join(f"{each}\n" for each in slow(Path(sys.argv[1]))))
