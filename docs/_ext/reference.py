@@ -38,8 +38,9 @@ class Entry(NamedTuple):
             module = module.rpartition(".")[0]
             try:
                 found = import_module(module)
-            except ModuleNotFoundError:
-                continue
+            except ModuleNotFoundError as error:
+                if error.name != module:  # a package that this environment lacks, and not a class taken for a module
+                    raise
         for part in self.name.removeprefix(module + ".").split("."):
             found = getattr(found, part)
         return found
