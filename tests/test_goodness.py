@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.inference.goodness import exchangeable_distances
 from bulkedge.inference.linear_statistics import chebyshev_sums, one_cut
+from bulkedge.inference.nulls import exchangeable_distances
 
 HALF = be.MarchenkoPastur(0.5)
 MEDIAN = float(HALF.ppf(0.5))

@@ -40,11 +40,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge.inference.comparison import Comparison, Comparisons, compare
     from bulkedge.inference.covariance import Population, free_deconvolve, shrink_spectrum
     from bulkedge.inference.denoising import Denoised, denoise
-    from bulkedge.inference.diagnosing import diagnose
-    from bulkedge.inference.diagnosis import Diagnosis
-    from bulkedge.inference.goodness import goodness_of_fit
+    from bulkedge.inference.diagnosis import Diagnosis, diagnose
     from bulkedge.inference.linear_statistics import GoodnessOfFit
-    from bulkedge.inference.nulls import LawNull, Null, PValue, SimulatedNull, null_of
+    from bulkedge.inference.nulls import LawNull, Null, PValue, SimulatedNull, goodness_of_fit, null_of
     from bulkedge.laws import (
         AttentionLaw,
         CausalHeadLaw,
@@ -219,8 +217,8 @@ ROOMS = ("lab", "models", "nn", "plots", "testing")
 """Rooms for people that the star leaves out too: two need torch, and three are seldom wanted."""
 HOMES = (
     *("support.errors", "support.estimates", "visibility", "laws", "spectra", "inference.comparison"),
-    *("inference.denoising", "inference.covariance", "ensembles", "inference.nulls", "inference.goodness"),
-    *("inference.diagnosis", "inference.diagnosing", "heads", "models"),
+    *("inference.denoising", "inference.covariance", "ensembles", "inference.nulls", "inference.diagnosis"),
+    *("heads", "models"),
 )
 """Where the names of the façade are defined, from the bottom of the package up: looking for a name in this order
 imports nothing that its own home does not import."""

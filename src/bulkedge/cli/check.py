@@ -37,7 +37,7 @@ def check_command(file: str, picture: Path | None, *, as_json: bool) -> None:
     bulkedge check weights.safetensors:layers.0.query
     """
     with explain_errors(kept=False):
-        from bulkedge.inference.diagnosing import diagnose
+        from bulkedge.inference.diagnosis import diagnose
 
         if picture is not None and not picture.absolute().parent.is_dir():
             raise StoreError(f"{picture} cannot be written: there is no folder {picture.absolute().parent}")

@@ -26,8 +26,8 @@ from scipy.optimize import isotonic_regression, nnls
 from scipy.special import chdtrc
 
 from bulkedge.laws.classical.empirical import EmpiricalLaw
-from bulkedge.laws.spikes.ledoit_peche import point_masses, population_points
 from bulkedge.laws.spikes.rank_one import RATIO
+from bulkedge.laws.spikes.shrinkage import point_masses, population_points
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.domains import FINITE, shown
 from bulkedge.support.errors import DomainError, UnresolvedError

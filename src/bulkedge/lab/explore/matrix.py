@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bulkedge.inference.diagnosing import diagnose
-from bulkedge.inference.diagnosis import Diagnosis
+from bulkedge.inference.diagnosis import Diagnosis, diagnose
 from bulkedge.lab.explore.room import Panel, Trace
 from bulkedge.lab.matrix_files import PAGE, read_matrix
 from bulkedge.support.domains import Integers
