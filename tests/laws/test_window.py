@@ -8,7 +8,7 @@ import pytest
 import bulkedge as be
 from bulkedge.laws.attention.causal_head import causal_equations, row_terms
 from bulkedge.laws.attention.window import stationary, window_equations
-from bulkedge.laws.classical.mixture import MixtureLaw
+from bulkedge.laws.classical.images import MixtureLaw
 from bulkedge.laws.engine.masked_equations import SizeGroups
 from bulkedge.laws.engine.window_equations import WindowProblem
 

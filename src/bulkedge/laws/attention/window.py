@@ -22,7 +22,7 @@ from scipy.interpolate import PchipInterpolator
 
 from bulkedge.laws.attention.causal_head import FIRST_ROWS, first_row_norms, log_scale_bulk, row_terms
 from bulkedge.laws.attention.finite_head import ANY_BETA, accuracy, check_norms, warn_of_deviation
-from bulkedge.laws.classical.mixture import mixed_bulk
+from bulkedge.laws.classical.images import mixed_bulk
 from bulkedge.laws.distribution import PointMasses, Unit
 from bulkedge.laws.engine.masked_density import LogDensity, density
 from bulkedge.laws.engine.masked_equations import DEPTHS, SizeGroups

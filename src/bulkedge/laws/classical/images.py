@@ -1,10 +1,11 @@
-"""Images of laws: multiples, squares and square roots.
+"""Images and mixtures of laws: multiples, squares, square roots, and shares of several laws.
 
-The bulk of the image is resolved from the original density, not from its representation, so no accuracy is lost.
+The bulk of an image is resolved from the original density, not from its representation, so no accuracy is lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -249,3 +250,67 @@ def _root_edge(edge: Edge) -> Edge:
     # g is analytic in x**(1/order) = y**(2/order), or in x = y**2 where it is even
     order = 1 if edge.even else edge.order // 2 if edge.order % 2 == 0 else edge.order
     return Edge(0.0, 2 * edge.exponent + 1, order)
+
+
+@dataclass(frozen=True)
+class MixtureLaw(Law):
+    """The law of values of which a share is of each law."""
+
+    laws: tuple[Law, ...]
+    shares: tuple[float, ...]  # they sum to one
+
+    @property
+    def unit(self) -> Unit:
+        """That of all the laws."""
+        return self.laws[0].unit
+
+    @property
+    def matrix(self) -> str:
+        """That of the first law."""
+        return self.laws[0].matrix
+
+    @property
+    def atoms(self) -> PointMasses:
+        """Those of the laws."""
+        found = zip(self.shares, self.laws, strict=True)
+        return merge_atoms([(place, share * mass) for share, law in found for place, mass in law.atoms])
+
+    def _bulk(self) -> BulkDensity | None:
+        parts = [(share, law._shared_bulk) for share, law in zip(self.shares, self.laws, strict=True)]
+        return mixed_bulk([(share, bulk) for share, bulk in parts if bulk is not None])
+
+
+def mixed_bulk(parts: Sequence[tuple[float, BulkDensity]]) -> BulkDensity | None:
+    """The bulk of a mixture, of the shares and bulks of its laws; it is cut at each edge of each of them."""
+    pairs = [pair for _, (intervals, _) in parts for pair in intervals]
+    cuts = sorted({edge.location for pair in pairs for edge in pair})
+    intervals = []
+    for low, high in pairwise(cuts):
+        inside = [(left, right) for left, right in pairs if left.location <= low and high <= right.location]
+        if inside:
+            intervals.append((_edge_at(low, [a for a, _ in inside]), _edge_at(high, [b for _, b in inside])))
+
+    def density(x: Real) -> tuple[Real, Real]:
+        total, error = np.zeros(len(x)), np.zeros(len(x))
+        for share, (own, each) in parts:
+            within = np.any([(low.location < x) & (x < high.location) for low, high in own], axis=0)
+            if within.any():
+                value, rounding = each(x[within])
+                total[within] += share * value
+                error[within] += share * rounding
+        return total, error
+
+    return (intervals, density) if intervals else None
+
+
+def _edge_at(place: float, covering: list[Edge]) -> Edge:
+    """How a sum of densities starts at a place, of which each has an edge there or goes on."""
+    own = [edge for edge in covering if edge.location == place]
+    if len(covering) == 1 and own:
+        return own[0]
+    # the most singular one, in whose variable the others are analytic too, or a finite density in it
+    first = min(own, key=lambda edge: edge.exponent, default=Edge.plain(place))
+    order = int(np.lcm.reduce([edge.order for edge in own])) if own else 1
+    if first.exponent >= 0:
+        return Edge.plain(place, order)
+    return Edge(place, first.exponent, max(order, first.order))
