@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.harness import Table, best, seconds
 from bulkedge.programs import attention_layer, equal_correlations
 from bulkedge.programs import limit as limit_of
-from bulkedge.programs.finite import MEMORY
+from bulkedge.programs.interpreters import MEMORY
 
 TITLE = "Benchmarks: programs"
 INPUTS, HEADS = 4, 8

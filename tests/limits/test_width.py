@@ -351,10 +351,10 @@ def test_both_interpreters_return_the_same_shapes():
 
 def test_streams():
     """Same seed, same numbers, whatever the number of threads; torch draws the same law."""
-    from bulkedge.programs.limit import run
+    from bulkedge.programs.interpreters import draw_limit
 
     layer = attention_layer(GRAM, heads=4)
-    one, two = (run(layer, np.random.default_rng(3), 50_000, workers=workers) for workers in (1, 2))
+    one, two = (draw_limit(layer, np.random.default_rng(3), 50_000, workers=workers) for workers in (1, 2))
     assert np.array_equal(one, two)
     assert np.array_equal(layer.finite(8, np.random.default_rng(3), 9), layer.finite(8, np.random.default_rng(3), 9))
 

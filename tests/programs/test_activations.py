@@ -7,8 +7,7 @@ import pytest
 from scipy.integrate import quad
 
 from bulkedge.programs import CLIP, GELU, IDENTITY, RELU, SOFTPLUS, TANH, PiecewiseLinear, Smooth
-from bulkedge.programs.activations import LARGEST_REST, first_moment, second_moment
-from bulkedge.programs.gaussian import cholesky, mean, product, transpose
+from bulkedge.programs.activations import LARGEST_REST, cholesky, first_moment, mean, product, second_moment, transpose
 
 LEAKY = PiecewiseLinear("leaky", (0.3,), (0.1, 1.0), value=0.2)
 ALL = [IDENTITY, RELU, CLIP, LEAKY, GELU, SOFTPLUS, TANH]

@@ -1,9 +1,9 @@
 """Tensor programs with dot products: written by tracing a Python function, checked, printed, run two ways.
 
 A program computes with vectors of width n and with scalars. At width n its weights are random matrices
-(:mod:`bulkedge.programs.finite`); as n grows its coordinates and scalars have a limit, which is sampled without any
-matrix (:mod:`bulkedge.programs.limit`). The theorem is that of *width* (arXiv 2506.00846): Netsor, with dot products
-over the root of n as random scalars. What lies outside of it is refused, with the reason.
+(:mod:`bulkedge.programs.interpreters`); as n grows its coordinates and scalars have a limit, which is sampled without
+any matrix. The theorem is that of *width* (arXiv 2506.00846): Netsor, with dot products over the root of n as random
+scalars. What lies outside of it is refused, with the reason.
 
 >>> import numpy as np
 >>> def head(x):
@@ -96,7 +96,7 @@ class Program:
 
     @takes(dense=FLAG)
     def finite(self, width: int, rng: Any, draws: int = 1, *, dense: bool = False) -> Any:
-        """Run with real weights of width n, each draw with its own; see :func:`bulkedge.programs.finite.run`.
+        """Run with real weights of width n, each draw with its own.
 
         Parameters
         ----------
@@ -114,12 +114,12 @@ class Program:
         array or tuple of arrays
             For each output, with the draw first: scalars, or the first coordinate of each vector.
         """
-        from bulkedge.programs.finite import run
+        from bulkedge.programs.interpreters import draw_finite
 
-        return run(self, width, rng, draws, dense=dense)
+        return draw_finite(self, width, rng, draws, dense=dense)
 
     def limit(self, rng: Any, draws: int = 1) -> Any:
-        """Draw from the limit of infinite width; see :func:`bulkedge.programs.limit.run`.
+        """Draw from the limit of infinite width.
 
         Parameters
         ----------
@@ -133,12 +133,12 @@ class Program:
         array or tuple of arrays
             For each output, with the draw first: scalars, or a coordinate of each vector.
         """
-        from bulkedge.programs.limit import run
+        from bulkedge.programs.interpreters import draw_limit
 
-        return run(self, rng, draws)
+        return draw_limit(self, rng, draws)
 
     def kernels(self, rng: Any, draws: int = 1) -> Any:
-        """Draw the covariance of the outputs given the scalars; see :func:`bulkedge.programs.limit.kernels`.
+        """Draw the covariance of the outputs given the scalars.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class Program:
         array of shape (draws, positions, positions)
             ``E[y_i y_j]`` given the scalars; a tuple of such arrays if the program returns several families of vectors.
         """
-        from bulkedge.programs.limit import kernels
+        from bulkedge.programs.interpreters import kernels
 
         return kernels(self, rng, draws)
 

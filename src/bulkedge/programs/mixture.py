@@ -33,7 +33,7 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal
 from scipy.special import factorial2, gammaln, ndtr, ndtri
 
-from bulkedge.programs.gaussian import STEPS, cholesky, lattice, mean
+from bulkedge.programs.activations import STEPS, cholesky, lattice, mean
 from bulkedge.programs.graph import Program, softmax, trace
 from bulkedge.programs.graph import linear as weighted
 from bulkedge.programs.instructions import check_gram

@@ -13,7 +13,7 @@ from bulkedge.lab.studies import width as setting
 from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, track
 from bulkedge.plots.style import COLOURS, marks, panels
 from bulkedge.programs import equal_correlations
-from bulkedge.programs.gaussian import cholesky, lattice
+from bulkedge.programs.activations import cholesky, lattice
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.visibility import softmax
 
