@@ -2,8 +2,7 @@
 
 from bulkedge.heads.channel.causal_channel import CausalChannel
 from bulkedge.heads.channel.gaussian_channel import Channel
-from bulkedge.heads.law.channel_law import ChannelLaw
-from bulkedge.heads.matrix_and_law import MatrixAndLaw, matrix_and_law
+from bulkedge.heads.law.channel_law import ChannelLaw, MatrixAndLaw, matrix_and_law
 from bulkedge.heads.measures.kinds import KINDS, Kind, Kinds, kinds_of
 from bulkedge.heads.score_scales import published_rules, score_scales
 

@@ -1,14 +1,14 @@
-"""Numbers that tell what attention matrices do, for all heads of a layer at once, from their scores.
+"""Numbers that say what attention matrices do, for all heads of a layer at once, from their scores.
 
 Scores come in two parts: the *content* ``scale q . k``, and the *bias* that is added to it, positional terms and minus
-infinity where a row does not see a key. Keys that get a large share of everyone's attention are *sinks*; they are told
-first and then taken away: the other numbers are of the softmax over the keys that are left, because next to a sink all
-else looks alike. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
-nothing gets. It is taken away first of all. :data:`MEASURES` says what each number is.
+infinity where a row does not see a key. Keys that get a large share of everyone's attention are *sinks*. They
+are reported first and then removed, because they hide everything else: the other numbers are of the softmax over the
+keys that are left. Some heads have a sink that is none of their keys: a learned score in the softmax, whose weight
+nothing gets. It is removed first of all. :data:`MEASURES` says what each number is.
 
-Rows are read in blocks (:mod:`bulkedge.heads.measures.row_sums`), and of very many tokens the spectrum is estimated
-from products (:mod:`bulkedge.heads.measures.singular_values`): then nothing has as many entries as there are pairs of
-tokens.
+Rows are read in blocks (:mod:`bulkedge.heads.measures.layer_visibility`), and of very many tokens the spectrum is
+estimated from products (:mod:`bulkedge.heads.measures.singular_values`): then nothing has as many entries as there are
+pairs of tokens.
 
 >>> rng = np.random.default_rng(0)
 >>> found = measure_heads(rng.standard_normal((2, 64, 64)))
@@ -22,15 +22,18 @@ from typing import Any, NamedTuple
 
 import numpy as np  # noqa: F401 - for the example
 
-from bulkedge.heads.measures.layer_visibility import FEWEST, NEAR, LayerVisibility, positive
-from bulkedge.heads.measures.row_sums import (
+from bulkedge.heads.measures.layer_visibility import (
+    FEWEST,
+    NEAR,
     AllKeys,
     AttentionRows,
+    LayerVisibility,
     OtherKeys,
     Preferred,
     of_all_keys,
     of_other_keys,
     of_preferences,
+    positive,
     variances,
 )
 from bulkedge.heads.measures.singular_values import Matrices

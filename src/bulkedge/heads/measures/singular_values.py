@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bulkedge.heads.measures.layer_visibility import positive
-from bulkedge.heads.measures.row_sums import AllKeys, AttentionRows, OtherKeys
+from bulkedge.heads.measures.layer_visibility import AllKeys, AttentionRows, OtherKeys, positive
 from bulkedge.spectra.dense import Spectrum
 from bulkedge.spectra.matrix_free import QUANTILES, operator_spectrum
 from bulkedge.spectra.operators import MapOperator, Operator
