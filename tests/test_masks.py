@@ -15,7 +15,7 @@ from bulkedge.visibility import (
     prefix_mean_values,
     softmax,
 )
-from bulkedge.visibility.structure import Chunks, Window, structure
+from bulkedge.visibility.layers import Chunks, Window, structure
 
 MASKS = {
     "full": be.Mask.full(7),

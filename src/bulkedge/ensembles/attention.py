@@ -41,14 +41,14 @@ from bulkedge.laws.attention.proportional import AttentionLaw
 from bulkedge.laws.attention.token_head import TokenStatistics
 from bulkedge.laws.attention.window import WindowLaw
 from bulkedge.laws.classical.empirical import PoissonLaw
-from bulkedge.laws.classical.mixture import MixtureLaw
+from bulkedge.laws.classical.images import MixtureLaw
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.domains import MATRIX, Array, Choice, Integers, Interval, Parametric, parameter, takes
 from bulkedge.support.errors import DomainError, RegimeWarning
 from bulkedge.support.random import normal
 from bulkedge.visibility import FullMask, MaskOrName, WindowMask, mask_for, softmax
-from bulkedge.visibility.structure import Window, structure
+from bulkedge.visibility.layers import Window, structure
 
 TRUSTED = 0.05  # share of the variance in single large entries up to which the law of the bulk is the best one
 BEST_ENTRIES_NORMED = 4.75  # inverse temperature up to which large entries make the law better with QK-norm

@@ -33,7 +33,7 @@ from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, Pro
 from bulkedge.laws.classical.semicircle import QuarterCircle
 from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, cosine_similarity, effective_rank, spectrum
-from bulkedge.spectra.rank import stable_rank_excess
+from bulkedge.spectra.traces import stable_rank_excess
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, Parametric, parameter
 from bulkedge.support.errors import DomainError, RegimeWarning, UnresolvedError

@@ -3,7 +3,6 @@
 ``law.plot()``, ``spectrum.plot(law)`` and ``comparison.plot()`` call these; every function takes axes and returns them.
 """
 
-from bulkedge.plots import heads as heads
 from bulkedge.plots.spectra import comparison, cumulative, density, histogram, quantiles
 from bulkedge.plots.style import styled
 

@@ -32,7 +32,6 @@ DECAY = 72.0  # a score beyond the largest of all tokens by exp(-DECAY/2) in pro
 LARGEST = 20.0  # of the logarithm of x, where exp(-x) is zero long before
 NEGLIGIBLE = 1e-20  # covariance of scores below which rows are uniform to rounding, and its quadrature has no nodes
 ROUNDING = 1e-9  # by how much a cosine may be beyond its bounds
-FEWEST, MORE = 10, 2.0  # Chebyshev points of overlaps, and how many more for each unit of beta: right to 2e-5
 
 
 @takes(beta=BETA, tokens=TOKENS, correlation=CORRELATION)
@@ -182,7 +181,7 @@ def overlaps(beta: float, tokens: int, similarity: float) -> Overlaps:
 def _interpolants(beta: float, tokens: int) -> tuple[Chebyshev, ...]:
     """What :class:`Overlaps` has, as functions of the similarity."""
     domain = [-1 / (tokens - 1), 1.0]
-    count = 10 + int(np.ceil(2 * beta))  # right to 2e-5
+    count = 10 + int(np.ceil(2 * beta))  # points of a Chebyshev sum that is right to 2e-5
     points = np.polynomial.chebyshev.chebpts1(count)
     cosines = (domain[0] + (points + 1) / 2 * (domain[1] - domain[0])).tolist()
     spreads = [float(beta * np.sqrt(1 - each)) for each in cosines]

@@ -1,7 +1,6 @@
 """Measured spectra."""
 
-from bulkedge.spectra.attention import attention_spectrum
-from bulkedge.spectra.dense import Spectra, Spectrum, spectrum
+from bulkedge.spectra.dense import Spectra, Spectrum, attention_spectrum, spectrum
 from bulkedge.spectra.operators import (
     AttentionOperator,
     Gram,
@@ -11,9 +10,15 @@ from bulkedge.spectra.operators import (
     Operator,
     Product,
 )
-from bulkedge.spectra.rank import cosine_similarity, effective_rank, stable_rank
 from bulkedge.spectra.top import TopSingular, top_singular
-from bulkedge.spectra.traces import schatten_norm, trace_moments, trace_of
+from bulkedge.spectra.traces import (
+    cosine_similarity,
+    effective_rank,
+    schatten_norm,
+    stable_rank,
+    trace_moments,
+    trace_of,
+)
 
 __all__ = [
     "AttentionOperator",

@@ -1,4 +1,4 @@
-"""Who sees whom in one attention of a model: behind a mask, without the future, inside of a window.
+"""Who sees whom in one attention of a model: behind a mask, without the future, inside of a window, or in chunks.
 
 >>> import numpy as np
 >>> layer = Visibility(np.triu(np.full((4, 4), -1e9), 1), causal=False, window=None, rows=4, keys=4)
@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
 from bulkedge.visibility.hidden import additive, seen_keys
-from bulkedge.visibility.masks import Mask
+from bulkedge.visibility.masks import FullMask, Mask, WindowMask
 
 ENTRIES = 2**26  # entries of a mask that are taken at a time
 
@@ -131,3 +131,38 @@ def _adds(mask: Any) -> bool:
     if not xp.isdtype(mask.dtype, "real floating"):
         return False
     return any(bool(xp.any((each != 0) & seen_keys(each))) for each, _ in _blocks(mask))
+
+
+class Window(NamedTuple):
+    """Tokens see so many keys about them, ``after`` of which follow the token."""
+
+    width: int
+    after: int
+
+
+class Chunks(NamedTuple):
+    """Tokens see their own chunk, or what comes before them in it; a mask that is all of one is one chunk."""
+
+    width: int
+    causal: bool
+
+
+def structure(mask: Mask) -> Window | Chunks | None:
+    """What windows or chunks a square mask is made of, if it is."""
+    tokens = mask.queries
+    if isinstance(mask, FullMask):
+        return Chunks(tokens, causal=False)
+    if isinstance(mask, WindowMask):
+        return Chunks(tokens, causal=True) if mask.unlimited else Window(mask.width, 0)
+    seen, counts = mask.visible(), mask.counts()
+    # the first row shows what follows a token, the last one what comes before it; the first column is that of a chunk
+    after, first = int(counts[0]) - 1, int(seen[:, 0].sum())
+    candidates: list[Window | Chunks] = [Chunks(first, causal=False), Chunks(first, causal=True)]
+    candidates.append(Window(after + int(counts[-1]), after))
+    return next((each for each in candidates if np.array_equal(_made(each, tokens).visible(), seen)), None)
+
+
+def _made(found: Window | Chunks, tokens: int) -> Mask:
+    if isinstance(found, Chunks):
+        return Mask.chunks(tokens, found.width, causal=found.causal)
+    return Mask.window(tokens, *found)

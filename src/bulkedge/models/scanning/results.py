@@ -391,7 +391,7 @@ class ScanHead(NamedTuple):
         """Draw its spectrum in the band of random heads."""
         from bulkedge import plots
 
-        return plots.heads.plot_head(self.scan.data.isel(item=self.item), ax=ax)
+        return plots.spectra.plot_head(self.scan.data.isel(item=self.item), ax=ax)
 
 
 def compare_scans(a: Scan, b: Scan) -> pd.DataFrame:

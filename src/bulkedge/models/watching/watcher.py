@@ -376,7 +376,7 @@ class Watch:
         """
         from bulkedge import plots
 
-        return plots.heads.plot_watch(self.data, [each.alarm for each in self._log.groups])
+        return plots.spectra.plot_watch(self.data, [each.alarm for each in self._log.groups])
 
     def save(self, path: str | Path) -> Path:
         """Save readings and alarms as a Zarr store, which :func:`bulkedge.models.load_watch` reads and checks.

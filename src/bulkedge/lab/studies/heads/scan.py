@@ -15,7 +15,7 @@ from bulkedge.heads.measures.kinds import KINDS
 from bulkedge.lab.studies.base import NO_NUMBER, Claim, Claims, Estimate, Real, Study, track
 from bulkedge.models import TEXTS, sample_text
 from bulkedge.models.scanning.glossary import describe
-from bulkedge.plots.heads import plot_kinds
+from bulkedge.plots.spectra import plot_kinds
 from bulkedge.plots.style import BARS, SIMULATION, panels
 from bulkedge.support.domains import Choice, Integers, Text, parameter
 
