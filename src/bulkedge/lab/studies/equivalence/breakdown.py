@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -41,8 +40,8 @@ class EquivalenceBreakdown(Study):
     last: float = parameter(Interval(5, 100), "largest beta", 50.0, ours=50.0)
     steps: int = parameter(Integers(6, 100), "values of beta from 0.5 on, spaced evenly in the logarithm", 20, ours=40)
     draws: int = parameter(*DRAWS, 10, ours=10)
-    small: ClassVar = {"tokens": 200, "head_dim": 200, "steps": 10}
-    caption: ClassVar = """The two largest squared singular values of attention over β with those of the linear
+    small = {"tokens": 200, "head_dim": 200, "steps": 10}
+    caption = """The two largest squared singular values of attention over β with those of the linear
     model and of one-hot rows (left), and the second one over the model's edge (right). Follow the squares: they
     keep to the edge at small β, rise above it below β = √log T, and fall far short of it beyond."""
 
@@ -114,7 +113,6 @@ class EquivalenceBreakdown(Study):
             yield Claim(text, place, data[variable].isel(beta=-1), predicted, rivals[rank], finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The two largest values over beta, from the linear model to one-hot rows; the same over the model's edge."""
         figure, grid = panels(1, 2, height=3.0)
         left, right = grid[0]
         theory = {name: data.theory.sel(quantity=name) for name in data["quantity"].values.tolist()}

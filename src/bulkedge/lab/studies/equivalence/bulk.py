@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -47,8 +46,8 @@ class EquivalenceBulk(Study):
     head_dim: int = parameter(Integers(128, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 2), "inverse temperature", 1.0, paper=1.0)
     draws: int = parameter(*DRAWS, 16, paper=10)
-    small: ClassVar = {"tokens": 200, "head_dim": 200, "draws": 8}
-    caption: ClassVar = """Squared singular values of attention and of each matrix in the proof as densities (top)
+    small = {"tokens": 200, "head_dim": 200, "draws": 8}
+    caption = """Squared singular values of attention and of each matrix in the proof as densities (top)
     and sorted (bottom), with the law and with Marchenko–Pastur. All six columns should follow the orange law, and
     the dashed rival should miss each of them in the same places."""
 
@@ -283,7 +282,6 @@ class EquivalenceBulk(Study):
             yield Claim(text, PLACES[step], measured, -0.5, ("another limit", 0.0), relation="<=", one_sided=one_sided)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Histograms on top, sorted values below, a column for each stage; attention itself in all of them."""
         names = [name for name in data.stage.values.tolist() if name != "whole"]
         figure, grid = panels(2, len(names), width=1.75, height=1.9)
         rank = np.arange(1, data.sizes["rank"] + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -49,8 +48,8 @@ class EquivalenceCausal(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 24, ours=24)
-    small: ClassVar = {"tokens": 100, "head_dims": (32, 400), "draws": 8}
-    caption: ClassVar = """The bulk of causal attention with three laws, its distance to two of them over the head
+    small = {"tokens": 100, "head_dims": (32, 400), "draws": 8}
+    caption = """The bulk of causal attention with three laws, its distance to two of them over the head
     dimension, and the largest singular values and norm of its mean. Compare bars and orange line in the first
     panel, and see in the second how far independent scores are off for narrow heads."""
 
@@ -122,7 +121,6 @@ class EquivalenceCausal(Study):
         yield Claim(text, "ours", first.value.mean("rank"), predicted, cesaro, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The bulk, its distance over the head dimension, largest values over rank, and the norm of the mean."""
         figure, grid = panels(2, 2, height=2.4)
         (bulk, distance), (top, norm) = grid
         first = data.isel(head_dim=0)

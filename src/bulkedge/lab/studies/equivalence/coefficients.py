@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -31,8 +30,8 @@ class EquivalenceCoefficients(Study):
     last: float = parameter(Interval(1.3, 5), "largest beta", 3.0, ours=3.0)
     steps: int = parameter(Integers(10, 500), "values of beta", 30, ours=100)
     samples: int = parameter(Integers(1000, 10**8), "Gaussian scores", 4 * 10**6, ours=2 * 10**7)
-    small: ClassVar = {"samples": 200_000}
-    caption: ClassVar = """The variance θ₁ of an entry, its linear part θ₂ and their difference over β, with samples
+    small = {"samples": 200_000}
+    caption = """The variance θ₁ of an entry, its linear part θ₂ and their difference over β, with samples
     as points. Right of the dotted line the difference exceeds θ₂: most of an entry's variance is then noise."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -77,7 +76,6 @@ class EquivalenceCoefficients(Study):
         yield Claim(text, "equivalence: Figure 3", measured, data.crossing, ("beta = 1", 1.0), finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Both coefficients and their difference, with samples where these are reliable."""
         figure, grid = panels(1, 1, height=2.6)
         axes = grid[0, 0]
         line(axes, data.beta, data.variance, label=r"$\theta_1=e^{\beta^2}-1$")

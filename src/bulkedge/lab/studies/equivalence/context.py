@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -32,8 +31,8 @@ class EquivalenceContext(Study):
     beta: float = parameter(Interval(0.1, 1.25), "inverse temperature", 0.7, ours=0.7)
     largest: int = parameter(Integers(256, 20_000), "largest context that is simulated", 1024, ours=2048)
     draws: int = parameter(Integers(2, 100), "draws of each size", 8, ours=8)
-    small: ClassVar = {"largest": 256, "draws": 6}
-    caption: ClassVar = """The second singular value of attention over the context length: finite-head law,
+    small = {"largest": 256, "draws": 6}
+    caption = """The second singular value of attention over the context length: finite-head law,
     independent scores, limit and simulation. The simulated values level off at the dotted limit instead of falling
     along the dashed line."""
 
@@ -83,7 +82,6 @@ class EquivalenceContext(Study):
         )
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Second singular value over tokens: law, limit, quarter circle and simulation."""
         figure, grid = panels(1, 1, height=2.8, width=4.0)
         axes = grid[0, 0]
         line(axes, data.tokens, data.edge, label="edge of the finite-head law")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -40,8 +39,8 @@ class EquivalenceFiniteHead(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws for each cell of the grid", 8, ours=4)
-    small: ClassVar = {"tokens": (256,), "head_dims": (32,), "draws": 6}
-    caption: ClassVar = """Kolmogorov distance of simulated heads to the finite-head law and to the proportional law
+    small = {"tokens": (256,), "head_dims": (32,), "draws": 6}
+    caption = """Kolmogorov distance of simulated heads to the finite-head law and to the proportional law
     over tokens, a panel for each β. The blue points should fall with the number of tokens and lie far below the
     orange ones; the black line is how far as many independent scores are from their own law."""
 
@@ -95,7 +94,6 @@ class EquivalenceFiniteHead(Study):
             yield sign(text, "ours", gain.sel(head_dim=dim), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A panel for each beta: distance over tokens of heads to both laws, and of independent scores to theirs."""
         figure, grid = panels(1, data.sizes["beta"], width=2.5, height=2.8)
         symbols = ("o", "s", "^", "D", "v")
         everything = xr.merge([data.finite_head, data.proportional, data.floor]).to_array()

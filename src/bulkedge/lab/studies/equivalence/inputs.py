@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -85,8 +84,8 @@ class EquivalenceInputs(Study):
         Each(Interval(0.05, 1.5)), "values of beta", (0.25, 0.5, 0.75), ours=(0.25, 0.5, 1.0)
     )
     draws: int = parameter(Integers(2, 100), "draws for each ratio and beta", 8, ours=8)
-    small: ClassVar = {"tokens": 200, "head_dim": 100, "ratios": (0.5,), "betas": (0.5,), "draws": 6}
-    caption: ClassVar = """Distance of attention on given tokens to the law of orthonormal tokens and to the law that
+    small = {"tokens": 200, "head_dim": 100, "ratios": (0.5,), "betas": (0.5,), "draws": 6}
+    caption = """Distance of attention on given tokens to the law of orthonormal tokens and to the law that
     knows the tokens' Gram matrix. The blue points should lie below the orange ones in every panel, and the two laws
     come closer as dimensions per token grow."""
 
@@ -137,7 +136,6 @@ class EquivalenceInputs(Study):
             yield sign(text, place, gain, "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Distances over beta, a panel for each kind of tokens."""
         figure, grid = panels(1, data.sizes["kind"], width=1.6, height=2.6)
         everything = data[["with_gram", "without"]].to_array()
         limits = 0.7 * float(everything.min()), 1.5 * float(everything.max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -28,8 +27,8 @@ class EquivalenceNormaliser(Study):
     sizes: int = parameter(Integers(3, 12), "how many sizes, each twice the one before", 5, ours=7)
     beta: float = parameter(Interval(0.05, 1), "inverse temperature", 0.5, ours=0.5)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 32, ours=32)
-    small: ClassVar = {"sizes": 4}
-    caption: ClassVar = """Relative deviation of a row's normaliser from its mean over tokens: root mean square and
+    small = {"sizes": 4}
+    caption = """Relative deviation of a row's normaliser from its mean over tokens: root mean square and
     the largest of all rows. The circles should follow the exact orange line, whose slope is steeper than that of
     the dashed rival."""
 
@@ -88,7 +87,6 @@ class EquivalenceNormaliser(Study):
         return float(np.polyfit(logs, np.log(most), 1)[0]), abs(float(np.polyfit(logs, raised, 1)[0]))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Typical and largest deviations over the number of tokens."""
         figure, grid = panels(1, 1, height=3.0)
         axes = grid[0, 0]
         typical = data.square**0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -44,8 +43,8 @@ class EquivalenceOutliers(Study):
         Each(Interval(0.3, 1.5)), "values of beta", (0.8, 1.0, 1.2), ours=(0.8, 1.0, 1.2)
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 24, ours=24)
-    small: ClassVar = {"tokens": 150, "betas": (1.0, 1.2), "draws": 16}
-    caption: ClassVar = """The number of singular values beyond the edge, with and without each candidate cause
+    small = {"tokens": 150, "betas": (1.0, 1.2), "draws": 16}
+    caption = """The number of singular values beyond the edge, with and without each candidate cause
     (left), and how concentrated their vectors are (right). The triangles show that no outliers are left once large
     entries are removed, while removing column means changes little."""
 
@@ -100,7 +99,6 @@ class EquivalenceOutliers(Study):
             yield Claim(text, PLACE, outside, 3 / self.tokens, against, relation=">=", one_sided=NO_NUMBER)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Number of outliers, with and without what might make them, and participation ratios."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         line(left, data.beta, data.expected, label="expected", marker=".")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -65,8 +65,8 @@ class EquivalencePoisson(Study):
         ours=(100.0, 200.0, 400.0, 800.0),
     )
     draws: int = parameter(Integers(2, 100), "draws", 16, paper=10)
-    small: ClassVar = {"tokens": 150, "head_dim": 150, "draws": 12}
-    caption: ClassVar = """Squared singular values at very large β as a histogram (left), sorted (middle), and the
+    small = {"tokens": 150, "head_dim": 150, "draws": 12}
+    caption = """Squared singular values at very large β as a histogram (left), sorted (middle), and the
     share that lies between integers over β (right). Values should gather at the integers with the Poisson weights,
     and the share between them should fall like the line of first order."""
 
@@ -166,7 +166,6 @@ class EquivalencePoisson(Study):
             yield Claim(text, place, measured, -1.0, rival, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Histogram with bins of 0.1 around the atoms, sorted values over quantiles, and the mass between integers."""
         figure, grid = panels(1, 3, width=2.7, height=2.5)
         left, middle, right = grid[0]
         histogram(left, data.end, np.diff(data.mass.mean("draw")))

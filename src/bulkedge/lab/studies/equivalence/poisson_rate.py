@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -45,8 +44,8 @@ class EquivalencePoissonRate(Study):
         Each(Interval(10, 10_000)), "values of beta", (40.0, 80.0, 160.0), ours=(40.0, 80.0, 160.0, 320.0)
     )
     draws: int = parameter(Integers(4, 10_000), "draws of each", 200, ours=100)
-    small: ClassVar = {"tokens": (100, 200), "size": 100, "draws": 120}
-    caption: ClassVar = """Squared distances between attention and one-hot rows over β (left), and the Wasserstein
+    small = {"tokens": (100, 200), "size": 100, "draws": 120}
+    caption = """Squared distances between attention and one-hot rows over β (left), and the Wasserstein
     distance between the numbers of rows of one-hot attention and the Poisson law over T (right). Points should lie on
     the lines, whose constants are derived."""
 
@@ -107,7 +106,6 @@ class EquivalencePoissonRate(Study):
             yield Claim(text, PLACE, root * one.away, root * one.predicted, rival, 0.5 / root, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Both distances over beta, and the distance of counts over T."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         fine = np.geomspace(min(self.betas), max(self.betas), 40)

@@ -15,7 +15,6 @@ value lies in the gap of the bulk below the ``d`` values of the linear degree.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -49,8 +48,8 @@ class EquivalenceRankOne(Study):
         Each(Interval(0.1, 1)), "values of beta, two or more", (0.4, 0.5, 0.6), ours=(0.4, 0.5, 0.6)
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=16)
-    small: ClassVar = {"tokens": 400, "betas": (0.5, 0.6), "draws": 8}
-    caption: ClassVar = """The size of the rank-one term over β (left), and where its outlier lies between bulk and
+    small = {"tokens": 400, "betas": (0.5, 0.6), "draws": 8}
+    caption = """The size of the rank-one term over β (left), and where its outlier lies between bulk and
     linear degree (right). The outliers should stand on the orange line, in the white gap, and be missing with
     QK-norm."""
 
@@ -133,7 +132,6 @@ class EquivalenceRankOne(Study):
         )
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Size of the term over beta, and the value beside the linear degree between the ends of the bulk."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         fine = np.linspace(float(data.beta.min()), float(data.beta.max()), 50)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -38,8 +38,8 @@ class EquivalenceTaylor(Study):
     last: float = parameter(Interval(0.75, 2), "largest of three betas from 0.5 on", 1.0, ours=1.5)
     degrees: int = parameter(Integers(8, 40), "largest degree", 14, ours=24)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 20, ours=30)
-    small: ClassVar = {"sizes": 3, "draws": 8}
-    caption: ClassVar = """The error of a Taylor polynomial in operator norm over its degree (left), and the degree
+    small = {"sizes": 3, "draws": 8}
+    caption = """The error of a Taylor polynomial in operator norm over its degree (left), and the degree
     needed for an error of 1/√d over d (right). Points should follow the line of their colour on the right; where
     they lie above the dashed line, the degree of the proof is not enough at that size."""
 
@@ -128,7 +128,6 @@ class EquivalenceTaylor(Study):
         return Claim(text, "equivalence: Lemma 4.4", measured, slope(data.predicted).mean(), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Error over degree at the largest d, and the degree needed over d, a curve for each beta."""
         figure, grid = panels(1, 2, height=2.7)
         left, right = grid[0]
         draws = data.sizes["draw"] ** 0.5

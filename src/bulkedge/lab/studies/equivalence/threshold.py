@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -41,8 +41,8 @@ class EquivalenceThreshold(Study):
     rows: int = parameter(Integers(8, 10_000), "rows of attention in a draw, for the mean", 100, ours=100)
     doublings: int = parameter(Integers(2, 6), "how often the tokens are doubled, for the second value", 3, ours=5)
     draws: int = parameter(Integers(3, 1000), "draws of each size", 10, ours=12)
-    small: ClassVar = {"fourfold": 2, "doublings": 2, "draws": 12}
-    caption: ClassVar = """The mean squared singular value over that of the linear model as β grows (left), and the
+    small = {"fourfold": 2, "doublings": 2, "draws": 12}
+    caption = """The mean squared singular value over that of the linear model as β grows (left), and the
     β at which it is one half over tokens (right). On the right the circles should follow the solid orange line and
     neither rival."""
 
@@ -107,7 +107,6 @@ class EquivalenceThreshold(Study):
         return Claim(text, "equivalence: Threshold, Figure 3", whole, 1.0, rival, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """What is left of the linear model's mean over beta, and where it is half, over tokens."""
         figure, grid = panels(1, 2, height=2.7)
         left, right = grid[0]
         for k, tokens in enumerate(data.tokens.values.tolist()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -32,8 +31,8 @@ class EquivalenceTop(Study):
     head_dim: int = parameter(Integers(32, 10_000), "head dimension", 500, paper=1000)
     beta: float = parameter(Interval(0.05, 1.5), "inverse temperature", 1.0, paper=1.0)
     draws: int = parameter(*DRAWS, 80, ours=150)
-    small: ClassVar = {"tokens": 200, "head_dim": 200, "draws": 30}
-    caption: ClassVar = """The largest squared singular value in each draw (left), and the next two with the linear
+    small = {"tokens": 200, "head_dim": 200, "draws": 30}
+    caption = """The largest squared singular value in each draw (left), and the next two with the linear
     model's largest (right). On the left the points scatter about the prediction and not about the rival; on the
     right only attention, and not the linear model, has values far above the edge."""
 
@@ -129,7 +128,6 @@ class EquivalenceTop(Study):
         return Claim(text, place, measured, 0.5, rival, finite_size=0.03, reason=reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The Perron value on one panel, the next two on the other; both of A itself on the scales at the right."""
         figure, grid = panels(1, 2, height=2.6, width=3.7)
         left, right = grid[0]
         draw = np.arange(1, data.sizes["draw"] + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -41,8 +40,8 @@ class EquivalenceWindows(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=True, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 10, ours=8)
-    small: ClassVar = {"tokens": 512, "width": 64, "betas": (0.3,), "draws": 8}
-    caption: ClassVar = """The bulk of attention to a sliding window, its law, and what other laws say. Compare bars and
+    small = {"tokens": 512, "width": 64, "betas": (0.3,), "draws": 8}
+    caption = """The bulk of attention to a sliding window, its law, and what other laws say. Compare bars and
     orange line in the first panel, and see in the second that both rivals are several times farther away."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -94,7 +93,6 @@ class EquivalenceWindows(Study):
             yield sign(f"distance to {name} less that to the law of windows", "ours", gain.mean("beta"), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The bulk with three laws, and distances to them over beta."""
         figure, grid = panels(1, 2, height=2.8)
         bulk, distance = grid[0]
         first = data.isel(beta=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -39,8 +39,8 @@ class HeadsGap(Study):
     smallest: int = parameter(Integers(32, 4096), "fewest tokens past it", 128, ours=256)
     doublings: int = parameter(Integers(1, 6), "how often they are doubled", 3, ours=3)
     draws: int = parameter(Integers(8, 10_000), "draws", 80, ours=160)
-    small: ClassVar = {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2}
-    caption: ClassVar = """The ratio of the two largest singular values over the coupling at two sizes (left), and
+    small = {"tokens": 300, "draws": 40, "smallest": 64, "doublings": 2}
+    caption = """The ratio of the two largest singular values over the coupling at two sizes (left), and
     the largest one over tokens past the threshold (right). Below a coupling of 0.6 the points follow the curve;
     closer to the threshold they approach it slowly from below as tokens are added, and on the right the slope lies
     between both rivals."""
@@ -122,7 +122,6 @@ class HeadsGap(Study):
         yield Claim(f"and slowly: exponent at a² = {self.past:g}", rival=("one key for all rows", 0.5), **growth)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The ratio of the two largest singular values against the coupling, and the largest against the tokens."""
         figure, ((ratio, growth),) = panels(1, 2, height=2.8)
         line(ratio, data.a, data.predicted, label=r"$r(a)$")
         line(ratio, data.a, data.a, label="rival: the coupling itself", color=COLOURS[2], ls="--", lw=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,12 +33,12 @@ class HeadsInitialised(Study):
     scores of the first layer have standard deviation ``0.02**2 * 768``, less 1.2 % for what the layer norm adds.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    requires = ("torch", "transformers")
 
     tokens: int = parameter(Integers(64, 8192), "tokens that a head reads", 512, ours=1024)
     models: int = parameter(Integers(1, 50), "models, of twelve heads each", 1, ours=2)
-    small: ClassVar = {"tokens": 256}
-    caption: ClassVar = """Density of the logarithm of the squared singular values of GPT-2's heads with fresh
+    small = {"tokens": 256}
+    caption = """Density of the logarithm of the squared singular values of GPT-2's heads with fresh
     weights (left), and the mass up to each value minus that of three laws (right). The bars should follow the law
     of causal heads, and the orange difference should stay at zero."""
 
@@ -102,7 +102,6 @@ class HeadsInitialised(Study):
         yield Claim(text, "ours", data.beta, BETA, against)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Density of the logarithm of all values, and how far distribution functions are from the laws."""
         figure, (axes,) = panels(1, 2, width=3.6, height=2.7)
         density, difference = axes
         x, every = data.x.values, slice(None, None, 8)

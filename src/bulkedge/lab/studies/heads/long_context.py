@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -42,8 +42,8 @@ class HeadsLongContext(Study):
         Choice((False, True)), "whether queries and keys are normalised", default=False, ours=False
     )
     draws: int = parameter(Integers(2, 100), "draws", 8, ours=6)
-    small: ClassVar = {"tokens": 512, "draws": 6}
-    caption: ClassVar = """The spectrum of a 64-dimensional head over thousands of tokens with the finite-head law
+    small = {"tokens": 512, "draws": 6}
+    caption = """The spectrum of a 64-dimensional head over thousands of tokens with the finite-head law
     and the quarter circle, and the differences of the distribution functions. The bars should follow the
     finite-head law over all decades, where the rival is off by orders of magnitude."""
 
@@ -93,7 +93,6 @@ class HeadsLongContext(Study):
         yield sign(text, "ours", data.ks.sel(law=LAWS[1]) - data.ks.sel(law=LAWS[0]), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Density of the logarithm beside both laws, and by how much the distribution functions differ."""
         figure, (axes,) = panels(1, 2, width=3.6, height=2.7)
         density, difference = axes
         x, logs = data.x.values, np.log10(data.x.values)

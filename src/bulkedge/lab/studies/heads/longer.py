@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -55,7 +55,7 @@ class HeadsLonger(Study):
     reading first, which no score scale mends (``heads/score-scales`` shows that).
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    requires = ("torch", "transformers")
 
     context: int = parameter(Integers(16, 1024), "tokens that the decoders are trained on", 256, ours=256)
     longer: int = parameter(Integers(2, 32), "how many times as many they read", 8, ours=8)
@@ -63,8 +63,8 @@ class HeadsLonger(Study):
     rate: float = parameter(Interval(1e-5, 1.0), "learning rate", 0.006, ours=0.006)
     decoders: int = parameter(Integers(2, 100), "decoders, each from weights of its own", 5, ours=8)
     sequences: int = parameter(Integers(2, 1000), "sequences that each decoder reads", 12, ours=32)
-    small: ClassVar = {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16}
-    caption: ClassVar = """Loss by position for two kinds of question (left, middle), and the factors of all heads
+    small = {"context": 16, "steps": 40, "rate": 0.01, "decoders": 2, "sequences": 16}
+    caption = """Loss by position for two kinds of question (left, middle), and the factors of all heads
     by their β (right), a colour for each way of reading. Compare the ways right of the dashed line, where decoders
     read more than they were trained on."""
 
@@ -119,7 +119,6 @@ class HeadsLonger(Study):
             yield _sign(f"loss of strangers {ends}: {change}", lost, ">=", "no harm")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss by position and question with each reading, and the factors of heads by their spread."""
         figure, (axes,) = panels(1, 3, width=3.3, height=3.0)
         for panel, question in zip(axes, data.question.values, strict=False):
             losses_over(panel, data.position.values, data.loss.sel(question=question), 1.05)

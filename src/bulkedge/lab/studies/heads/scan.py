@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -44,7 +44,7 @@ class HeadsScan(Study):
     into one store; cells are known by the names of models, so a folder whose contents change needs a new store.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    requires = ("torch", "transformers")
 
     model: str = parameter(Text(), "folder, file, hub id or name of a model; the default decoder if empty", "", ours="")
     text: str = parameter(Choice(tuple(TEXTS)), "what it reads", "alice", ours="alice")
@@ -52,8 +52,8 @@ class HeadsScan(Study):
     draws: int = parameter(Integers(5, 10_000), "fresh random heads a layer", 13, ours=33)
     steps: int = parameter(Integers(1, 100_000), "steps of the default decoder's training", 300, ours=800)
     starts: int = parameter(Integers(1, 10_000), "default decoders that are read before training", 12, ours=100)
-    small: ClassVar = {"tokens": 48, "steps": 5, "starts": 3}
-    caption: ClassVar = """What a scan calls each head of a decoder, a row for each state of its training (left),
+    small = {"tokens": 48, "steps": 5, "starts": 3}
+    caption = """What a scan calls each head of a decoder, a row for each state of its training (left),
     and the spectrum of the head that ends farthest from random weights (right). At initialisation heads should be
     called random, and after training the spectrum on the right should leave that of random weights."""
 
@@ -144,7 +144,6 @@ class HeadsScan(Study):
         yield Claim(text, "ours", measured, LEVEL, (smallest, (least <= LEVEL).mean()), finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Kinds on the left, the spectrum of the head that is farthest from random weights on the right."""
         states = [each for each in data.state.values if np.isfinite(data.kind.sel(state=each)).all()]
         layers = len(np.unique(data.layer))
         figure, axes = panels(len(states), 2, width=3.8, height=max(2.3, 0.3 * layers + 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -50,7 +50,7 @@ class HeadsScoreScales(Study):
     of its keys, and no factor helps with that.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    requires = ("torch", "transformers")
 
     tokens: int = parameter(Integers(64, 10**5), "number of keys of a row", 512, ours=4096)
     longer: int = parameter(Integers(2, 64), "how many times as many keys rows are drawn with", 8, ours=32)
@@ -58,8 +58,8 @@ class HeadsScoreScales(Study):
     context: int = parameter(Integers(32, 256), "tokens that the decoder is trained on", 64, ours=64)
     steps: int = parameter(Integers(1, 10**4), "steps of its training", 600, ours=600)
     seeds: int = parameter(Integers(2, 100), "decoders", 3, ours=8)
-    small: ClassVar = {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2}
-    caption: ClassVar = """Factors for the scores by rule and by spread, what rows keep with them at a longer
+    small = {"tokens": 128, "rows": 500, "context": 32, "steps": 4, "seeds": 2}
+    caption = """Factors for the scores by rule and by spread, what rows keep with them at a longer
     context, and the loss of decoders by the tokens they read. A rule keeps its quantity if its points stay level as
     the context grows."""
 
@@ -126,7 +126,6 @@ class HeadsScoreScales(Study):
         yield from _helped(data.loss.rename(sequence="draw"))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Factors by rule and by spread, what rows keep with them, and the loss of decoders by the tokens they read."""
         figure, (axes,) = panels(1, 3, width=3.1, height=2.9)
         rules, kept, loss = axes
         lengths = data["keys"].values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -57,8 +57,8 @@ class HeadsSharp(Study):
         ours=(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0),
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=12)
-    small: ClassVar = {"tokens": 200, "betas": (3.0,), "draws": 8}
-    caption: ClassVar = """Distribution functions of squared singular values at several β with three laws, and
+    small = {"tokens": 200, "betas": (3.0,), "draws": 8}
+    caption = """Distribution functions of squared singular values at several β with three laws, and
     distances to all three over β. The law of sharp heads should follow the simulation at every β, while each of the
     other two works at one end only."""
 
@@ -104,7 +104,6 @@ class HeadsSharp(Study):
                 yield Claim(text, "ours", one["mean"], one.expected, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Distribution functions for some beta with the three laws, and the distances to all three over beta."""
         betas = data.beta.values[np.unique(np.linspace(0, data.sizes["beta"] - 1, SHOWN).round().astype(int))].tolist()
         columns = min(3, len(betas) + 1)
         figure, grid = panels(-(-(len(betas) + 1) // columns), columns, width=2.5, height=2.3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -51,8 +50,8 @@ class HeadsShrinkage(Study):
     head_ratio: float = parameter(Interval(0.2, 4), "head dimension over tokens", 0.5, ours=0.5)
     strengths: int = parameter(Integers(2, 50), "strengths of the signal", 4, ours=8)
     draws: int = parameter(Integers(8, 1000), "matrices for each strength", 24, ours=24)
-    small: ClassVar = {"size": 160, "strengths": 3, "draws": 16}
-    caption: ClassVar = """Loss of estimates of a rank-one signal over that of the oracle, by the signal's strength,
+    small = {"size": 160, "strengths": 3, "draws": 16}
+    caption = """Loss of estimates of a rank-one signal over that of the oracle, by the signal's strength,
     for each noise and loss. The blue rule, made from the law of the noise, should stay at one, and truncation
     should be far above it at every strength."""
 
@@ -141,7 +140,6 @@ class HeadsShrinkage(Study):
             yield Claim(f"attention: {statement}", "ours", attention[name], attention[f"predicted_{name}"], rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss over that of the oracle by strength: a row for each noise, a column for each loss."""
         figure, grid = panels(data.sizes["noise"], data.sizes["loss"], width=2.5, height=1.9)
         for row, noise in zip(grid, data.noise.values.tolist(), strict=True):
             for axes, loss in zip(row, data.loss.values.tolist(), strict=True):

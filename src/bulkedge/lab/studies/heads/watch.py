@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,7 +36,7 @@ class HeadsWatch(Study):
     half of the heads of a layer are beyond eight times the spread that freezes rows, and still grow.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    requires = ("torch", "transformers")
 
     seeds: int = parameter(Integers(2, 40), "runs at each rate", 8, ours=10)
     steps: int = parameter(Integers(10, 2000), "steps of Adam", 80, ours=400)
@@ -46,8 +46,8 @@ class HeadsWatch(Study):
     low: float = parameter(Interval(1e-5, 1.0), "learning rate of Adam", 0.003, ours=0.003)
     middle: float = parameter(Interval(1e-5, 1.0), "a higher rate", 0.01, ours=0.01)
     high: float = parameter(Interval(1e-5, 1.0), "a rate that is too high", 0.05, ours=0.03)
-    small: ClassVar = {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3}
-    caption: ClassVar = """Training losses (left) and the largest score scale β (right) of all runs over steps, with
+    small = {"seeds": 6, "steps": 10, "tokens": 32, "every": 1, "high": 0.3}
+    caption = """Training losses (left) and the largest score scale β (right) of all runs over steps, with
     the mean of each rate drawn thick. At too high a rate β crosses the dashed line early, where triangles mark the
     alarm, while healthy runs stay below it."""
 
@@ -134,7 +134,6 @@ class HeadsWatch(Study):
         }
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Losses and largest spreads of all runs along the steps; the mean over runs is drawn thick."""
         figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
         loss, heat = axes
         smooth = max(1, data.sizes["step"] // 20)

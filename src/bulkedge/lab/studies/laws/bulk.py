@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -216,8 +215,8 @@ class LawsBulk(Study):
 
     size: int = parameter(Integers(50, 20_000), "rows of the matrices", 300, ours=1000)
     draws: int = parameter(Integers(2, 1000), "matrices for each law", 20, ours=20)
-    small: ClassVar = {"size": 100, "draws": 6}
-    caption: ClassVar = """Every law of the package over the spectrum of simulated matrices, with a rival of the
+    small = {"size": 100, "draws": 6}
+    caption = """Every law of the package over the spectrum of simulated matrices, with a rival of the
     same scale. The bars should fill the area under the orange line, with nothing fitted, and the dotted rival
     should miss them."""
 
@@ -237,7 +236,6 @@ class LawsBulk(Study):
             yield follows(text, exhibit.place, one.found, one.cdf, rival, count / float(one["count"]), reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A panel for each law."""
         names = data.law.values.tolist()
         figure, grid = panels(-(-len(names) // 3), 3, height=1.9, width=2.4)
         labels = exhibits(100)

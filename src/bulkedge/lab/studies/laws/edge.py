@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -27,8 +26,8 @@ class LawsEdge(Study):
     size: int = parameter(Integers(10, 10_000), "rows of the matrices", 200, ours=1000)
     draws: int = parameter(Integers(100, 1_000_000), "matrices", 4000, ours=100_000)
     level: float = parameter(Interval(0.001, 0.5), "false-alarm rate asked for", 0.05, ours=0.05)
-    small: ClassVar = {"size": 50, "draws": 500}
-    caption: ClassVar = """The largest eigenvalue of many matrices, centred and scaled as for half a row less, with the
+    small = {"size": 50, "draws": 500}
+    caption = """The largest eigenvalue of many matrices, centred and scaled as for half a row less, with the
     Tracy–Widom density. The bars should follow the line without a shift to either side."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -73,7 +72,6 @@ class LawsEdge(Study):
         )
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """The scaled largest values over the Tracy-Widom density."""
         figure, grid = panels(1, 1, height=2.9)
         axes = grid[0, 0]
         histogram(axes, data.bin_edge, data.simulation, label="largest values")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -37,8 +36,8 @@ class LawsTransition(Study):
     draws: int = parameter(Integers(2, 1000), "matrices for each strength", 8, ours=20)
     strengths: int = parameter(Integers(5, 200), "strengths between 0.4 and 2.5 thresholds", 15, ours=22)
     ratio: float = parameter(Interval(0.05, 5), "dimension over samples of the covariance", 0.5, ours=0.5)
-    small: ClassVar = {"size": 100, "draws": 4}
-    caption: ClassVar = """Largest eigenvalue (top) and squared overlap with the planted direction (bottom) over the
+    small = {"size": 100, "draws": 4}
+    caption = """Largest eigenvalue (top) and squared overlap with the planted direction (bottom) over the
     strength of the signal. Both should stay flat up to the dotted threshold and follow the line beyond it, rounded
     by finite size only near the threshold."""
 
@@ -109,7 +108,6 @@ class LawsTransition(Study):
             yield Claim(text, place, below.overlap, 0.0, rival, finite_size, reason, relation="<=", one_sided=one_sided)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Location on top, overlap below, a column for each model."""
         figure, grid = panels(2, data.sizes["model"])
         for column, model in enumerate(data.model.values.tolist()):
             one = data.sel(model=model)

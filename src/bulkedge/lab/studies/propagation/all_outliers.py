@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -38,8 +37,8 @@ class PropagationAllOutliers(Study):
     depth: int = parameter(Integers(3, 20), "layers", 5, ours=8)
     top: int = parameter(Integers(1, 100), "directions taken out where a number is", 5, ours=5)
     draws: int = parameter(Integers(4, 100), "draws", 36, ours=36)
-    small: ClassVar = {"tokens": 80, "depth": 3, "draws": 12}
-    caption: ClassVar = """Singular values of the first two layers, stable rank, and values beyond the edge in a
+    small = {"tokens": 80, "depth": 3, "draws": 12}
+    caption = """Singular values of the first two layers, stable rank, and values beyond the edge in a
     deep stack from which different parts are removed. Every removal raises the rank of the first layer, and in all
     of them it falls back towards one within five layers."""
 
@@ -128,7 +127,6 @@ class PropagationAllOutliers(Study):
         )
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Singular values of the first two layers with their outliers, stable rank and values beyond the edge."""
         figure, grid = panels(1, 4, width=2.3)
         kinds = data.removed.values.tolist()
         for axes, layer in zip(grid[0, :2], (1, 2), strict=True):

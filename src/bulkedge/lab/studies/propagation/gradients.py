@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -53,8 +53,8 @@ class PropagationGradients(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each", 24, ours=24)
     tokens: int = parameter(Integers(8, 500), "tokens of the part on depth", 64, ours=100)
     deepest: int = parameter(Integers(2, 20), "largest depth there", 5, ours=8)
-    small: ClassVar = {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3}
-    caption: ClassVar = """Squared gradient norms of the first layer's values over tokens and depth, with the gap
+    small = {"sizes": (24, 48), "depths": (1, 2), "draws": 12, "tokens": 32, "deepest": 3}
+    caption = """Squared gradient norms of the first layer's values over tokens and depth, with the gap
     (top) and without it (bottom). With the gap the slopes of the middle panel grow with depth; without it they stay
     the same."""
 
@@ -185,7 +185,6 @@ class PropagationGradients(Study):
             yield sign(text, place, difference(one.sel(step=step), one.sel(step=1)), "controlled, as Markov attention")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """One layer over tokens, a few layers of Markov attention, and every architecture over depth."""
         figure, grid = panels(2, 3, width=2.8, height=2.3)
         sizes, variants = data["size"].values, data.variant.values.tolist()
         for row, gap in zip(grid, ("kept", "removed"), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -49,8 +49,8 @@ class PropagationIsometry(Study):
     branches: float = parameter(Interval(0.1, 2), "power c of all branches", 1.0, ours=1.0)
     draws: int = parameter(Integers(4, 1000), "draws of each", 60, ours=100)
     dense: int = parameter(Integers(6, 40), "tokens and dimensions of whole spectra", 16, ours=28)
-    small: ClassVar = {"tokens": 12, "depths": (4, 24), "draws": 60, "dense": 10}
-    caption: ClassVar = """Squared singular values of the Jacobian of a stack with skip connections with their law
+    small = {"tokens": 12, "depths": (4, 24), "draws": 60, "dense": 10}
+    caption = """Squared singular values of the Jacobian of a stack with skip connections with their law
     (left), and their variance over depth (right). Points should stay on the lines, far below the dotted growth without
     skips."""
 
@@ -132,7 +132,6 @@ class PropagationIsometry(Study):
         yield follows(text, "ours", mass, data.law, rival, 1 / (4 * self.dense), reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Density and law, and the variance over depth."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         histogram(left, data.end, np.diff(data.mass.mean("draw_dense")) / np.diff(data.end))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -36,8 +35,8 @@ class PropagationJacobian(Study):
     ratios: tuple[float, ...] = parameter(Each(Interval(0.1, 10)), "ratios T/d", (0.5, 1.0, 2.0), ours=(0.5, 1.0, 2.0))
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 16, ours=24)
-    small: ClassVar = {"tokens": 60, "depth": 2, "draws": 10}
-    caption: ClassVar = """Squared singular values of the Jacobian without the gap with their law, and below them
+    small = {"tokens": 60, "depth": 2, "draws": 10}
+    caption = """Squared singular values of the Jacobian without the gap with their law, and below them
     how far from an isometry it is. The bars should follow the law into the tail, where the dotted free product ends
     too early."""
 
@@ -85,7 +84,6 @@ class PropagationJacobian(Study):
         yield from setting.gap_free_claims(data, PLACES, RIVALS, SMOOTH)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Densities, and below them the cost of isometry: moments, distortion over the mean, least distortion."""
         columns = max(data.sizes["layer"], 3)
         figure, grid = panels(data.sizes["ratio"] + 1, columns, width=2.4, height=1.8)
         setting.densities(grid[:-1], data, "squared singular value", "free product")

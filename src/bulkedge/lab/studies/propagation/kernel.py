@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -40,8 +39,8 @@ class PropagationKernel(Study):
     )
     depth: int = parameter(Integers(1, 6), "largest number of layers", 3, ours=3)
     draws: int = parameter(Integers(4, 1000), "draws of each", 64, ours=64)
-    small: ClassVar = {"tokens": 80, "depth": 2, "draws": 12}
-    caption: ClassVar = """Eigenvalues of the token kernel without the gap, a row for each ratio of tokens to
+    small = {"tokens": 80, "depth": 2, "draws": 12}
+    caption = """Eigenvalues of the token kernel without the gap, a row for each ratio of tokens to
     dimensions and a column for each layer. The bars should follow the law; the dotted line is what values alone
     would give."""
 
@@ -66,7 +65,6 @@ class PropagationKernel(Study):
         yield from setting.gap_free_claims(data, PLACES, RIVALS, setting.RIGID)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Densities, a row for each ratio, a column for each layer."""
         figure, grid = panels(data.sizes["ratio"], data.sizes["layer"], width=2.3, height=1.7)
         setting.densities(grid, data, "eigenvalue of the kernel", "values alone")
         figure.suptitle(f"kernel without the gap: T = {self.tokens}, {data.sizes['draw']} draws", fontsize=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -52,8 +51,8 @@ class PropagationKeyQuery(Study):
     )
     beta: float = parameter(Interval(0.1, 1), "standard deviation of the scores", 0.5, ours=0.5)
     draws: int = parameter(Integers(4, 1000), "draws of each", 10, ours=12)
-    small: ClassVar = {"tokens": 200, "head_dims": (64, 200, 2000), "draws": 8}
-    caption: ClassVar = """Distances of key–query attention to three laws over the head dimension, the density of a
+    small = {"tokens": 200, "head_dims": (64, 200, 2000), "draws": 8}
+    caption = """Distances of key–query attention to three laws over the head dimension, the density of a
     narrow and of a wide head, and the distance at d = T over tokens. The distance to the quarter circle falls only
     when the head dimension is far above the number of tokens."""
 
@@ -154,7 +153,6 @@ class PropagationKeyQuery(Study):
         return rigidity(self.tokens) + (dim * self.tokens) ** -0.5
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Distances over the head dimension, densities of a narrow head and of a wide one, and d = T over T."""
         figure, grid = panels(1, 4, width=2.4)
         left, narrow, wide, right = grid[0]
         tokens = int(data["size"][-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -47,8 +47,8 @@ class PropagationOutliers(Study):
     beta: float = parameter(Interval(0.1, 1), "inverse temperature", 0.5, ours=0.5)
     depth: int = parameter(Integers(2, 6), "layers", 3, ours=5)
     draws: int = parameter(Integers(4, 100), "draws", 10, ours=10)
-    small: ClassVar = {"tokens": 120, "draws": 6, "depth": 2}
-    caption: ClassVar = """Singular values of key–query attention in three layers with the edges of two laws, with
+    small = {"tokens": 120, "draws": 6, "depth": 2}
+    caption = """Singular values of key–query attention in three layers with the edges of two laws, with
     the gap (top) and without it (bottom). With the gap a single value leaves the bulk at the cross; without it none
     does, and the bulk itself widens."""
 
@@ -174,7 +174,6 @@ class PropagationOutliers(Study):
         return LargeEntries(self.beta, self.tokens, self.tokens).beyond(edge)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest values of every layer beside the two edges, with the gap and without, on one scale."""
         layers = data.layer.values.tolist()
         figure, grid = panels(2, len(layers), width=2.2, height=2.0)
         highest = 1.25 * max(float(data.value.mean("draw").max()), float(data.edge.mean("draw").max()))

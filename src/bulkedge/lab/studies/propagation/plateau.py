@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -32,14 +32,14 @@ class PropagationPlateau(Study):
     Curves are those of the learning rate with the least loss in the end. The sizes are ours: the text leaves them out.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    requires = ("torch",)
     tokens: int = parameter(*setting.TOKENS, 24, ours=32)
     samples: int = parameter(*setting.SAMPLES, 8, ours=12)
     steps: int = parameter(*setting.STEPS, 60, ours=80)
     rates: tuple[float, ...] = parameter(*setting.RATES, (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3))
     repeats: int = parameter(*setting.REPEATS, 20, ours=20)
-    small: ClassVar = {"tokens": 16, "repeats": 12}
-    caption: ClassVar = """Training loss of one key–query layer at its best learning rate for two scales of queries
+    small = {"tokens": 16, "repeats": 12}
+    caption = """Training loss of one key–query layer at its best learning rate for two scales of queries
     and keys, with and without the gap. Compare the two orange curves on the left, of Xavier's scale: without the
     gap the loss falls later."""
 
@@ -94,7 +94,6 @@ class PropagationPlateau(Study):
             yield sign(text, "ours", setting.log_ratio(removed, kept), "no gain from removing the gap", "<=")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss over steps at the best learning rate, both scales of queries and keys in a panel."""
         curves = setting.best(data)
         figure, grid = panels(1, data.sizes["parts"], height=2.9)
         names = {"key-query": "scores of deviation one", "xavier": "Xavier"}

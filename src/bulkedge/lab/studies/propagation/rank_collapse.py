@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -76,8 +76,8 @@ class PropagationRankCollapse(Study):
     tokens: int = parameter(Integers(16, 2000), "tokens of the part on depth", 100, ours=200)
     depth: int = parameter(Integers(4, 50), "layers of the part on depth", 8, ours=15)
     repeats: int = parameter(Integers(4, 1000), "draws of the part on depth, and without the gap", 24, ours=24)
-    small: ClassVar = {"sizes": (32, 64, 96, 144), "draws": 200, "tokens": 50, "depth": 4, "repeats": 8}
-    caption: ClassVar = """Stable rank of the kernel over tokens with and without the gap, and over depth for every
+    small = {"sizes": (32, 64, 96, 144), "draws": 200, "tokens": 50, "depth": 4, "repeats": 8}
+    caption = """Stable rank of the kernel over tokens with and without the gap, and over depth for every
     architecture. With the gap it falls to one ever faster with depth; without it the rank grows with the number of
     tokens."""
 
@@ -225,7 +225,6 @@ class PropagationRankCollapse(Study):
         yield sign(text, "propagation: Figure 2", measured, "no gain")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Collapse in width with the gap, the rank without it, and both over depth."""
         figure, grid = panels(1, 4, width=2.5, height=2.6)
         left, middle = grid[0, :2]
         sizes = data["size"].values

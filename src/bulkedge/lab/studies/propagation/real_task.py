@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,15 +33,15 @@ class PropagationRealTask(Study):
     first token. Sizes are ours.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    requires = ("torch",)
     head_dim: int = parameter(Integers(2, 256), "dimension of each of the four heads", 8, ours=16)
     layers: int = parameter(Integers(1, 32), "layers", 2, ours=3)
     context: int = parameter(Integers(8, 4096), "letters seen at once", 32, ours=64)
     steps: int = parameter(Integers(5, 100_000), "steps of Adam", 30, ours=250)
     rate: float = parameter(Interval(1e-6, 1), "learning rate", 0.01, ours=0.003)
     seeds: int = parameter(Integers(2, 100), "repetitions", 20, ours=10)
-    small: ClassVar = {"context": 16, "steps": 15, "seeds": 6}
-    caption: ClassVar = """Held-out loss of a small decoder on a real text over steps with and without the gap, and
+    small = {"context": 16, "steps": 15, "seeds": 6}
+    caption = """Held-out loss of a small decoder on a real text over steps with and without the gap, and
     the stable rank of its last tokens. A lasting distance between the loss curves, beyond the scatter of runs,
     would say that the gap matters at this task."""
 
@@ -119,7 +119,6 @@ class PropagationRealTask(Study):
         yield sign(text, "propagation: Proposition 5", np.log(start.sel(removed) / start.sel(kept)), predicted)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Held-out loss over steps, and the stable rank of the last tokens."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         place, count = np.arange(data.sizes["when"]), data.sizes["seed"] ** 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import xarray as xr
@@ -34,8 +34,8 @@ class PropagationScaling(Study):
     draws: int = parameter(Integers(3, 100), "draws of each", 36, ours=40)
     tokens: int = parameter(Integers(16, 1000), "tokens of the part on values", 100, ours=300)
     depth: int = parameter(Integers(2, 20), "layers there", 6, ours=10)
-    small: ClassVar = {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10}
-    caption: ClassVar = """Weight of the attention branch next to a skip connection, size of the kernel over layers,
+    small = {"sizes": (32, 64, 128), "tokens": 60, "depth": 4, "draws": 10}
+    caption = """Weight of the attention branch next to a skip connection, size of the kernel over layers,
     and variance of attention with Xavier's weights, over the sizes. Points should follow their lines: plain
     attention fades as tokens grow, and rescaled values keep it level."""
 
@@ -124,7 +124,6 @@ class PropagationScaling(Study):
         return Claim(text, "propagation: Proposition 7, Remark", one["mean"] / one.predicted_mean, 1.0, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Weight of the branch, size of the kernel, and Xavier's attention."""
         figure, grid = panels(1, 3, width=2.7)
         left, middle, right = grid[0]
         sizes = data["size"].values

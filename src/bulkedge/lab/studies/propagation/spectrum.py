@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -44,8 +43,8 @@ class PropagationSpectrum(Study):
     tokens: int = parameter(Integers(80, 5000), "number of tokens T", 300, ours=1000)
     draws: int = parameter(Integers(4, 100), "matrices of each kind", 20, ours=24)
     bins: int = parameter(Integers(5, 200), "bins of the bulk's histogram", 25, ours=50)
-    small: ClassVar = {"tokens": 160, "draws": 8}
-    caption: ClassVar = """Eigenvalues and singular values of random Markov matrices with three laws of entries, and
+    small = {"tokens": 160, "draws": 8}
+    caption = """Eigenvalues and singular values of random Markov matrices with three laws of entries, and
     their two largest values over tokens. One value stays at one and the bulk shrinks, so that the gap widens in the
     last column."""
 
@@ -139,7 +138,6 @@ class PropagationSpectrum(Study):
         yield Claim(text, place, measured, expected, rival, finite_size, f"{BEYOND_REASON}, here at the smallest size")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Eigenvalues and singular values with outliers, and how the gap widens; a row for each law of entries."""
         names = data.entries.values.tolist()
         figure, grid = panels(len(names), 4, width=2.2, height=1.9)
         tokens = data.sizes["rank"]

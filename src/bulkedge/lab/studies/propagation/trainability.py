@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -53,8 +53,8 @@ class PropagationTrainability(Study):
     )
     depths: tuple[int, ...] = parameter(Each(Integers(1, 64)), "depths, increasing", (2, 6, 12), ours=(3, 12, 48))
     draws: int = parameter(Integers(2, 100), "draws at each point, of each kind of attention", 12, ours=8)
-    small: ClassVar = {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)}
-    caption: ClassVar = """How distinct tokens stay over score scale and skip weight at three depths, the entropy of
+    small = {"tokens": 32, "betas": (0.5, 1.5, 3.0), "skips": (0.0, 0.5, 0.85)}
+    caption = """How distinct tokens stay over score scale and skip weight at three depths, the entropy of
     a row (top), and key–query attention at some skip weights (bottom). The white line is half the distinct share,
     the vertical line is where attention freezes: good settings lie above the one and left of the other."""
 
@@ -232,7 +232,6 @@ class PropagationTrainability(Study):
         return follows(text, place, curves, data.predicted_entropy, ("log T - beta**2/2", limit))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Above, the map and the entropy, theory on a fine grid; below, key-query attention, a panel for each depth."""
         depths = data.depth.values.tolist()
         figure, grid = panels(2, len(depths) + 1, width=2.3, height=2.5)
         image: Any = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -34,14 +33,14 @@ class PropagationTraining(Study):
     the end. The sizes are ours: the text leaves them out.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    requires = ("torch",)
     tokens: int = parameter(*setting.TOKENS, 24, ours=32)
     samples: int = parameter(*setting.SAMPLES, 8, ours=12)
     steps: int = parameter(*setting.STEPS, 60, ours=60)
     rates: tuple[float, ...] = parameter(*setting.RATES, (0.03, 0.1, 0.3), ours=(0.01, 0.03, 0.1, 0.3))
     repeats: int = parameter(*setting.REPEATS, 20, ours=24)
-    small: ClassVar = {"tokens": 12, "steps": 40, "repeats": 8, "rates": (0.03, 0.1)}
-    caption: ClassVar = """Training loss of attention-only networks at their best learning rate, with the gap kept
+    small = {"tokens": 12, "steps": 40, "repeats": 8, "rates": (0.03, 0.1)}
+    caption = """Training loss of attention-only networks at their best learning rate, with the gap kept
     or removed, for each attention and architecture. Compare the two colours in a panel: where their bands overlap,
     removing the gap made no difference."""
 
@@ -71,7 +70,6 @@ class PropagationTraining(Study):
         return sign(text, place, gain.mean("parts"), "the gap makes no difference", relation)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss over steps at the best learning rate: a row for each attention, a column for each architecture."""
         curves = setting.best(data)
         figure, grid = panels(data.sizes["attention"], data.sizes["parts"], width=1.75, height=1.5)
         for row, attention in zip(grid, data.attention.values.tolist(), strict=True):

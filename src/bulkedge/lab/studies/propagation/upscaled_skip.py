@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -30,15 +30,15 @@ class PropagationUpscaledSkip(Study):
     learning rate with the least loss in the end. The sizes are ours: the text leaves them out.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    requires = ("torch",)
     tokens: int = parameter(*setting.TOKENS, 24, ours=32)
     depths: tuple[int, ...] = parameter(Each(Integers(1, 16)), "layers", (1, 3), ours=(1, 3))
     samples: int = parameter(*setting.SAMPLES, 8, ours=12)
     steps: int = parameter(*setting.STEPS, 50, ours=50)
     rates: tuple[float, ...] = parameter(*setting.RATES, (0.03, 0.1), ours=(0.01, 0.03, 0.1, 0.3))
     repeats: int = parameter(*setting.REPEATS, 36, ours=36)
-    small: ClassVar = {"tokens": 12, "steps": 40, "repeats": 12}
-    caption: ClassVar = """Training loss with a skip connection at the best learning rate, for values of variance
+    small = {"tokens": 12, "steps": 40, "repeats": 12}
+    caption = """Training loss with a skip connection at the best learning rate, for values of variance
     one and of variance 1/d. Compare the two colours at three layers, where large values cost most."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -71,7 +71,6 @@ class PropagationUpscaledSkip(Study):
         return sign(text, place, loss.mean(("attention", "gap")), rival, relation)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss over steps at the best learning rate, both scales of values: rows depths, columns attention and gap."""
         curves = setting.best(data)
         figure, grid = panels(data.sizes["depth"], data.sizes["attention"] * data.sizes["gap"], width=1.75, height=1.9)
         names = {"fair": r"values of variance 1", "upscaled": r"values of variance $1/d$: upscaled skip"}

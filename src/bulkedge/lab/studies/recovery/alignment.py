@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -32,8 +32,8 @@ class RecoveryAlignment(Study):
     signals: int = parameter(Integers(4, 100), "signal strengths", 8, ours=15)
     table: Table = parameter(*setting.TABLE_MEANS, "finite", ours="finite")
     draws: int = parameter(*setting.DRAWS, 120, ours=20)
-    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24}
-    caption: ClassVar = """Squared overlap of the top eigenvector with the signal over its strength, for three
+    small = {"dim": 60, "vocab": 120, "samples": 180, "signals": 5, "draws": 24}
+    caption = """Squared overlap of the top eigenvector with the signal over its strength, for three
     poolings and two correlation models. Points should follow the solid line of their colour and not the dotted one,
     and optimal weights should leave zero first."""
 
@@ -97,7 +97,6 @@ class RecoveryAlignment(Study):
             yield Claim(text, f"recovery: Theorem 5, {PANELS[name]}", gain, predicted, ("no gain", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A panel for each correlation model, a curve for each pooling, the rival's dotted."""
         figure, grid = panels(1, data.sizes["model"], height=2.5)
         rival = "exact class means" if self.table == "finite" else "noisy class means"
         for axes, name in zip(grid[0], data.model.values.tolist(), strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -41,8 +40,8 @@ class RecoveryBulk(Study):
     table: Table = parameter(*setting.TABLE_MEANS, "finite", ours="finite")
     noise: Noise = parameter(NOISE, "entries of the noise", "gaussian", ours="gaussian")
     draws: int = parameter(Integers(4, 1000), "draws", 60, ours=40)
-    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "draws": 30}
-    caption: ClassVar = """Eigenvalues of the covariance of pooled sequences with the law of Theorem 1, for mean and
+    small = {"dim": 80, "vocab": 160, "samples": 240, "draws": 30}
+    caption = """Eigenvalues of the covariance of pooled sequences with the law of Theorem 1, for mean and
     causal weights, and the largest one of each draw. The dots should gather at the orange dashed line, and causal
     weights should both widen the bulk and move the outlier away from it."""
 
@@ -133,7 +132,6 @@ class RecoveryBulk(Study):
         yield Claim(text, "recovery: Figure 3", parted, predicted, ("no gain", 0.0 * rival))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Histogram, law, its rival and outliers, a panel for each pooling."""
         figure, grid = panels(1, data.sizes["weighting"])
         exact = "exact class means" if self.table == "finite" else "noisy class means"
         for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -39,8 +38,8 @@ class RecoveryClasses(Study):
     vocab_ratio: float = parameter(*setting.VOCAB_RATIO, 0.5, ours=0.5)
     sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 0.4, ours=0.4)
     draws: int = parameter(Integers(4, 1000), "draws of each noise", 500, ours=120)
-    small: ClassVar = {"dim": 80, "draws": 40}
-    caption: ClassVar = """Eigenvalue and squared overlap of the two outliers that three classes make, in white and
+    small = {"dim": 80, "draws": 40}
+    caption = """Eigenvalue and squared overlap of the two outliers that three classes make, in white and
     in coloured noise, and with means along axes of the coloured noise. Each point should lie on the bar of its colour,
     and both outliers above the dotted edge."""
 
@@ -107,7 +106,6 @@ class RecoveryClasses(Study):
                 yield Claim(text, place, one[f"limit_{name}"].mean("rank"), one[f"predicted_{name}"], rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Eigenvalues and overlaps of the two outliers, measured beside predicted, for both noises."""
         figure, grid = panels(1, 2)
         for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):
             for number, noise in enumerate(data.noise.values.tolist()):

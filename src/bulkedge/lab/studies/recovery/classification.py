@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -43,8 +42,8 @@ class RecoveryClassification(Study):
     strongest: float = parameter(Interval(1, 10), "largest signal strength", 2.4, ours=2.5)
     signals: int = parameter(Integers(3, 100), "signal strengths, from none on", 4, ours=9)
     draws: int = parameter(Integers(4, 1000), "draws for each strength", 24, ours=12)
-    small: ClassVar = {"dim": 40, "signals": 3, "draws": 8}
-    caption: ClassVar = """Test accuracy over signal strength for four poolings, with the closed form as lines.
+    small = {"dim": 40, "signals": 3, "draws": 8}
+    caption = """Test accuracy over signal strength for four poolings, with the closed form as lines.
     Points should follow the solid lines; the dotted ones show what training data without limit would reach."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -115,7 +114,6 @@ class RecoveryClassification(Study):
         return Claim(text, "recovery: Figure 6", gain, predicted, ("no difference", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Accuracy over signal strength, a colour for each pooling; dotted without noise of training."""
         figure, grid = panels(1, 1, width=4.6, height=3.0)
         axes = grid[0, 0]
         for weighting, (colour, symbol) in (setting.LOOK | {"learned": (COLOURS[3], "D")}).items():

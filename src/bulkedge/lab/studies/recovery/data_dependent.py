@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -54,8 +54,8 @@ class RecoveryDataDependent(Study):
         Each(Interval(0.0, 3)), "factors tau of the scores", (1.0, 2.0), ours=(0.5, 1.0, 1.5, 2.0)
     )
     draws: int = parameter(Integers(4, 1000), "draws of each", 28, ours=40)
-    small: ClassVar = {"dim": 120, "score_scales": (2.0,), "draws": 10}
-    caption: ClassVar = """By how much self-attention raises the mean squared weight and shifts the outlier,
+    small = {"dim": 120, "score_scales": (2.0,), "draws": 10}
+    caption = """By how much self-attention raises the mean squared weight and shifts the outlier,
     compared with harmonic weights, over the scale of its scores. Points should follow the line, which leaves the
     dotted zero as weights begin to differ between sequences."""
 
@@ -103,7 +103,6 @@ class RecoveryDataDependent(Study):
         yield Claim(text, PLACE, last.limit_whole, predicted, ("mean pooling", mean))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Noise that is kept, and the outlier less that of harmonic weights, over the score_scale of the scores."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         # scores of factor zero give harmonic weights: every line starts there

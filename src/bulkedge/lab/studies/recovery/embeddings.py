@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -40,8 +39,8 @@ class RecoveryEmbeddings(Study):
     draws: int = parameter(
         Integers(3, 1000), "choices of the rows that are held out; synthetic tables anew", 32, ours=32
     )
-    small: ClassVar = {"tables": SYNTHETIC, "dim": 60, "vocab": 2000, "draws": 4}
-    caption: ClassVar = """Eigenvalues of held-out rows of each embedding table with three laws (top), and the
+    small = {"tables": SYNTHETIC, "dim": 60, "vocab": 2000, "draws": 4}
+    caption = """Eigenvalues of held-out rows of each embedding table with three laws (top), and the
     distances to these laws (bottom). A law describes a table if its bar comes down to the dotted line, which is
     what chance alone would give."""
 
@@ -125,7 +124,6 @@ class RecoveryEmbeddings(Study):
         return sign(text, place, one.ks.sel(law=worse) - one.ks.sel(law=better), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Held-out eigenvalues and the three laws on top, their distances below, a column for each table."""
         names = data.table.values.tolist()
         figure, grid = panels(2, len(names), width=2.3, height=1.9)
         for (top, under), name in zip(grid.T, names, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -42,8 +42,8 @@ class RecoveryFiniteTable(Study):
     weighting: str = parameter(Choice(setting.WEIGHTINGS), "pooling", "causal", ours="causal")
     noise: Noise = parameter(NOISE, "entries of the noise in the figure", "gaussian", ours="gaussian")
     draws: int = parameter(*setting.DRAWS, 20, ours=30)
-    small: ClassVar = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
-    caption: ClassVar = """Largest eigenvalue and squared overlap over the vocabulary ratio for a table with drawn
+    small = {"dim": 80, "ratios": (0.5, 2.0), "draws": 16}
+    caption = """Largest eigenvalue and squared overlap over the vocabulary ratio for a table with drawn
     class means and one with exact ones. Each table follows the form of its colour, and the two part as the
     vocabulary gets small."""
 
@@ -97,7 +97,6 @@ class RecoveryFiniteTable(Study):
                 yield Claim(text, "recovery: Remark 1", measured, data[f"whole_{name}"].sel(table="finite"), against)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and alignment over the vocabulary ratio, for both tables."""
         figure, grid = panels(1, 2)
         looks = {"finite": (COLOURS[0], "o", "finite form"), "additive": (COLOURS[1], "s", "paper's form")}
         for axes, name, label in zip(

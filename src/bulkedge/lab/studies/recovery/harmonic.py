@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -63,8 +63,8 @@ class RecoveryHarmonic(Study):
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
     sequences: int = parameter(Integers(20, 10**6), "sequences of each table", 300, ours=1000)
     draws: int = parameter(Integers(4, 1000), "tables", 16, ours=20)
-    small: ClassVar = {"dims": (50, 100, 200), "draws": 8}
-    caption: ClassVar = """Mean weights of self-attention over position (left), and their distance to harmonic
+    small = {"dims": (50, 100, 200), "draws": 8}
+    caption = """Mean weights of self-attention over position (left), and their distance to harmonic
     weights over the dimension (right). At both sizes the points lie on the solid line and not on the dotted one,
     and on the right they fall along the predicted lines."""
 
@@ -157,7 +157,6 @@ class RecoveryHarmonic(Study):
         return Claim(statement, place, data.square.sel(tokens=tokens), predicted, other, finite_size, NEXT)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Mean weights over position, and their distance to the limit over d."""
         figure, grid = panels(1, 2, height=2.5)
         left, right = grid[0]
         line(left, data.position, data.limit, label="harmonic weights")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -44,8 +44,8 @@ class RecoveryHeads(Study):
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 0.8, ours=0.8)
     signals: int = parameter(Integers(3, 100), "signal strengths", 5, ours=8)
     draws: int = parameter(Integers(4, 1000), "draws of each", 100, ours=40)
-    small: ClassVar = {"dim": 60, "signals": 3, "draws": 40}
-    caption: ClassVar = """Largest eigenvalue and squared overlap of two concatenated heads over the signal, with
+    small = {"dim": 60, "signals": 3, "draws": 40}
+    caption = """Largest eigenvalue and squared overlap of two concatenated heads over the signal, with
     three theories. Points should follow the solid line: the eigenvalue beats both rivals, and the overlap pays for
     the doubled dimension."""
 
@@ -141,7 +141,6 @@ class RecoveryHeads(Study):
         yield Claim(f"{text}: mean square over squared mean of the bulk", place, data.spread, predicted, apart)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and overlap of two concatenated heads over the signal."""
         figure, grid = panels(1, 2)
         names = {"both": "theory", "free": "theory if $d$ did not double", "best": "the better head alone"}
         for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -39,8 +38,8 @@ class RecoveryLayers(Study):
     signal: float = parameter(*setting.SIGNAL_LENGTH, 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 10), "factor tau of the scores", 3.0, ours=3.0)
     draws: int = parameter(Integers(4, 1000), "draws", 40, ours=30)
-    small: ClassVar = {"dim": 60, "draws": 12}
-    caption: ClassVar = """Mean weights over position after one, two and three layers of self-attention (left), and
+    small = {"dim": 60, "draws": 12}
+    caption = """Mean weights over position after one, two and three layers of self-attention (left), and
     over those of uniform attention (right). Points should follow their lines, and only the third layer leaves the
     ratio of one."""
 
@@ -83,7 +82,6 @@ class RecoveryLayers(Study):
         yield Claim("two layers: outlier", place, data.location, data.predicted_location.sel(layers=2), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Mean weights over position for each depth, and their ratio to those of uniform attention."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         for depth, symbol in zip(data.depth.values.tolist(), "os^", strict=True):

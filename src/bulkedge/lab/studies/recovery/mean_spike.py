@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -37,8 +36,8 @@ class RecoveryMeanSpike(Study):
     strongest: float = parameter(Interval(0.5, 10), "strongest signal", 3.2, ours=3.2)
     signals: int = parameter(Integers(4, 100), "signal strengths", 9, ours=16)
     draws: int = parameter(*setting.DRAWS, 32, ours=20)
-    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 240, "signals": 6}
-    caption: ClassVar = """Largest eigenvalue and squared overlap over the signal, with and without centring the
+    small = {"dim": 80, "vocab": 160, "samples": 240, "signals": 6}
+    caption = """Largest eigenvalue and squared overlap over the signal, with and without centring the
     table. Without centring the overlap stays low up to the dotted line, because the mean of the table is the larger
     outlier until then."""
 
@@ -113,7 +112,6 @@ class RecoveryMeanSpike(Study):
         return float(np.mean(first * second / (first - second) ** 2)) / self.dim + 1 / self.dim
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and overlap over the signal, with and without centring."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         raw = data.sel(table="as drawn")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,8 +36,8 @@ class RecoveryOutlier(Study):
     strengths: int = parameter(Integers(3, 100), "signal strengths", 6, ours=15)
     table: Table = parameter(*setting.TABLE_MEANS, "additive", paper="additive")
     draws: int = parameter(*setting.DRAWS, 16, ours=20)
-    small: ClassVar = {"dim": 80, "strengths": 4}
-    caption: ClassVar = """Largest eigenvalue with both roots of equation 7 (left), and squared overlap with and
+    small = {"dim": 80, "strengths": 4}
+    caption = """Largest eigenvalue with both roots of equation 7 (left), and squared overlap with and
     without the factor of Theorem 4 (right). Points should follow the solid lines: the outlier is the smaller root,
     not the one in the text."""
 
@@ -87,7 +87,6 @@ class RecoveryOutlier(Study):
         yield Claim(text, "recovery: Theorem 4, Lemma 2", data.limit_overlap, data.predicted_overlap, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and the roots of equation 7; overlap with and without the factor of Theorem 4."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         line(left, data.fine_strength, data.curve_location, label="smaller root")

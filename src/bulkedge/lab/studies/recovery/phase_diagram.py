@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -38,8 +37,8 @@ class RecoveryPhaseDiagram(Study):
     table: Table = parameter(*setting.TABLE_MEANS, "finite", paper="additive")
     dim: int = parameter(Integers(50, 5000), "dimension of the simulations; half of it is drawn too", 120, ours=400)
     draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 40, ours=40)
-    small: ClassVar = {"resolution": 50, "dim": 80, "draws": 20}
-    caption: ClassVar = """Squared overlap over signal and vocabulary ratio for mean and for optimal weights, with
+    small = {"resolution": 50, "dim": 80, "draws": 20}
+    caption = """Squared overlap over signal and vocabulary ratio for mean and for optimal weights, with
     simulations as discs in the same colours. Discs that vanish into the map agree with theory; the dashed boundary
     moves left with optimal weights."""
 
@@ -108,7 +107,6 @@ class RecoveryPhaseDiagram(Study):
         yield Claim(text, "recovery: Theorem 5, Figure 2", gain, predicted.mean(), rival, finite_size, reason)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A map for each pooling, with its boundary; points are simulations, in the colours of the map."""
         figure, grid = panels(1, data.sizes["weighting"], height=2.6)
         scale = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
         for axes, weighting in zip(grid[0], data.weighting.values.tolist(), strict=True):

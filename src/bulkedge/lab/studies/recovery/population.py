@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -39,8 +39,8 @@ class RecoveryPopulation(Study):
     strengths: int = parameter(Integers(6, 100), "strengths between 0.5 and 2.5 thresholds", 11, ours=21)
     table: Table = parameter(*setting.TABLE_MEANS, "additive", paper="additive")
     draws: int = parameter(*setting.DRAWS, 12, ours=20)
-    small: ClassVar = {"dim": 80, "strengths": 9}
-    caption: ClassVar = """Largest eigenvalue of the population covariance over the signal (left), and the overlaps
+    small = {"dim": 80, "strengths": 9}
+    caption = """Largest eigenvalue of the population covariance over the signal (left), and the overlaps
     of population and sample (right). The population's overlap should leave zero at the first dotted line and the
     sample's at the second."""
 
@@ -137,7 +137,6 @@ class RecoveryPopulation(Study):
         )
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and overlap of the population over strength, and the overlap of a sample."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         line(left, data.fine_strength, data.curve_location, label="Theorem 2")

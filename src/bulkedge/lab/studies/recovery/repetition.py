@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -32,8 +31,8 @@ class RecoveryRepetition(Study):
     vocab: int = parameter(Integers(40, 10_000), "rows of the table, even", 320, ours=1200)
     samples: int = parameter(Integers(40, 10_000), "sequences", 160, ours=600)
     draws: int = parameter(Integers(4, 1000), "draws", 30, ours=30)
-    small: ClassVar = {"dim": 80, "vocab": 160, "samples": 80}
-    caption: ClassVar = """Eigenvalues of the covariance of rows that are a single token each, with the law of token
+    small = {"dim": 80, "vocab": 160, "samples": 80}
+    caption = """Eigenvalues of the covariance of rows that are a single token each, with the law of token
     counts and the free product. The bars should follow the solid line; near zero and at the edge the dotted one
     misses them."""
 
@@ -77,7 +76,6 @@ class RecoveryRepetition(Study):
         yield follows(text, "recovery: Theorem 1; ours", data.below, data.level, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Histogram of rows of one token each, the law of counts and the free product."""
         figure, grid = panels(1, 1, width=4.4, height=2.6)
         axes = grid[0, 0]
         histogram(axes, data.bin_edge, data.simulation, label="simulation")

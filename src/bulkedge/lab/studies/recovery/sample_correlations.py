@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,8 +36,8 @@ class RecoverySampleCorrelations(Study):
     sample_ratio: float = parameter(*setting.SAMPLE_RATIO, 1 / 3, ours=1 / 3)
     signal: float = parameter(*setting.SIGNAL_LENGTH, 1.2, ours=1.2)
     draws: int = parameter(Integers(4, 1000), "draws of each weighting", 100, ours=60)
-    small: ClassVar = {"dim": 80, "draws": 40}
-    caption: ClassVar = """Largest eigenvalue and squared overlap of a mixture of two kinds of sequences, for two
+    small = {"dim": 80, "draws": 40}
+    caption = """Largest eigenvalue and squared overlap of a mixture of two kinds of sequences, for two
     weightings. Points should lie on the orange bars, which take the mean of both correlations, and not on those of
     either kind alone."""
 
@@ -84,7 +84,6 @@ class RecoverySampleCorrelations(Study):
                     yield Claim(text, place, one[f"limit_{name}"], predicted.sel(kind="mixed"), against)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Largest eigenvalue and overlap of two kinds of sequences, beside what each kind alone would show."""
         figure, grid = panels(1, 2)
         names = {"mixed": "mean of the correlations", "short": "short prefixes alone", "long": "long prefixes alone"}
         places = range(data.sizes["weighting"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -37,8 +36,8 @@ class RecoverySelfAttention(Study):
     signal: float = parameter(*setting.SIGNAL_LENGTH, 1.0, ours=1.0)
     score_scale: float = parameter(Interval(0.01, 3), "factor tau of the scores", 1.0, ours=1.0)
     draws: int = parameter(Integers(4, 1000), "draws", 200, ours=60)
-    small: ClassVar = {"dim": 60, "vocab": 120, "samples": 180, "draws": 20}
-    caption: ClassVar = """Eigenvalues of sequences pooled by self-attention with the laws of harmonic and of mean
+    small = {"dim": 60, "vocab": 120, "samples": 180, "draws": 20}
+    caption = """Eigenvalues of sequences pooled by self-attention with the laws of harmonic and of mean
     weights, and the largest value of each draw. Bars and dots should follow the orange law and its outlier, not the
     dotted ones."""
 
@@ -119,7 +118,6 @@ class RecoverySelfAttention(Study):
         yield Claim(text, "recovery: Theorem 5, Lemma 1", data.optimal - data.overlap, gain, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Histogram of sequences pooled by self-attention, the laws of harmonic and of mean weights, and outliers."""
         figure, grid = panels(1, 1, width=4.6, height=2.8)
         axes = grid[0, 0]
         height = 1.6 * float(np.quantile(data.theory, 0.97))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -51,8 +50,8 @@ class RecoveryThresholds(Study):
     draws: int = parameter(Integers(4, 1000), "draws of each; four times as many at the quarter", 100, ours=400)
     longest: int = parameter(Integers(32, 500), "longest sequence of the right panel", 160, ours=320)
     sequences: int = parameter(Integers(100, 10**7), "drawn sequences of signs, in ten batches", 60_000, ours=10**6)
-    small: ClassVar = {"dim": 80, "prefixes": (4, 20), "draws": 150, "sequences": 10_000}
-    caption: ClassVar = """The critical signal over the length of the prefix (left), and the ratio of signal to
+    small = {"dim": 80, "prefixes": (4, 20), "draws": 150, "sequences": 10_000}
+    caption = """The critical signal over the length of the prefix (left), and the ratio of signal to
     noise over the length of the sequence (right), for three weightings. Points should follow the lines of their
     colour: causal weights need less signal than the mean while the prefix is short."""
 
@@ -216,7 +215,6 @@ class RecoveryThresholds(Study):
         return Claim(text, place, measured, slope(chosen.snr.values), ("a constant gain", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Critical signal over prefix on the left, alpha/kappa over length on the right."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         for weighting, (colour, symbol) in setting.LOOK.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -39,8 +39,8 @@ class WidthActivations(Study):
     heads: int = parameter(Integers(1, 256), "heads", 2, ours=2)
     width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 10_000, ours=50_000)
-    small: ClassVar = {"draws": 4000, "activations": ("clip", "gelu"), "width": 16}
-    caption: ClassVar = """Densities of a coordinate after four activations at finite width with the limit, and what
+    small = {"draws": 4000, "activations": ("clip", "gelu"), "width": 16}
+    caption = """Densities of a coordinate after four activations at finite width with the limit, and what
     random scores add to its moments. Bars should fill the outlines of the limit, and the points on the right should
     lie at one and not at zero."""
 
@@ -85,7 +85,6 @@ class WidthActivations(Study):
             yield Claim(text, "width: Theorem 3.1, Other activations", setting.extrapolated(narrow, wide), limit, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """A panel for each activation with densities, and what the random kernel adds to moments, over its limit."""
         figure, grid = panels(1, data.sizes["activation"] + 1, width=1.8)
         names, top = data.activation.values.tolist(), 1.05 * float(data.density.max())
         for axes, name in zip(grid[0], names, strict=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -34,8 +33,8 @@ class WidthDepth(Study):
     score_variance: float = parameter(Interval(0.01, 20), "variance of a score at unit norm", 4.0, ours=4.0)
     width: int = parameter(Integers(8, 2048), "width n", 64, ours=128)
     draws: int = parameter(Integers(50, 10**6), "draws", 4000, ours=12_000)
-    small: ClassVar = {"draws": 1000, "depth": 2, "width": 32}
-    caption: ClassVar = """Mean and variance of the correlation of positions over blocks, for six kinds of block.
+    small = {"draws": 1000, "depth": 2, "width": 32}
+    caption = """Mean and variance of the correlation of positions over blocks, for six kinds of block.
     Points should follow the solid lines of the chain; a variance above zero says that the kernel stays random at
     depth."""
 
@@ -91,7 +90,6 @@ class WidthDepth(Study):
         yield sign(text, "ours", last.sel(block="attention") - last.sel(block="residual"), "no nearer to rank one")
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Mean and variance of correlations over depth, the latter on a linear axis near zero to show all estimates."""
         figure, grid = panels(1, 2, height=3.0)
         for name, colour in zip(data.block.values.tolist(), COLOURS, strict=False):
             one = data.sel(block=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -39,8 +38,8 @@ class WidthDistribution(Study):
     heads: tuple[int, ...] = parameter(Each(Integers(1, 256)), "numbers of heads", (1, 4), ours=(1, 2, 8))
     width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws of the layer", 20_000, ours=100_000)
-    small: ClassVar = {"draws": 4000, "heads": (1, 2), "width": 16, "inputs": 3}
-    caption: ClassVar = """Density of a coordinate, its distribution function minus a Gaussian's, and its tails over
+    small = {"draws": 4000, "heads": (1, 2), "width": 16, "inputs": 3}
+    caption = """Density of a coordinate, its distribution function minus a Gaussian's, and its tails over
     a Gaussian's, for each number of heads. Points should follow the dashed curve exactly and approach the solid
     limit with width; neither is the dotted Gaussian."""
 
@@ -104,7 +103,6 @@ class WidthDistribution(Study):
                 yield Claim(text, "width: Tail risk", one.beyond.sel(level=level), predicted, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """For each number of heads the density, and distribution function and tails beside those of a Gaussian."""
         figure, grid = panels(3, data.sizes["heads"], width=2.9, height=2.1)
         gaussian, base = np.exp(-(data.x**2) / 2) / np.sqrt(2 * np.pi), ndtr(data.point.values)
         for (top, low, tail), heads_ in zip(grid.T, data.heads.values.tolist(), strict=True):

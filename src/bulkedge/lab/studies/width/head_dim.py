@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -33,8 +32,8 @@ class WidthHeadDim(Study):
         Each(Integers(2, 1024)), "head dimensions d", (2, 4, 8, 16), ours=(2, 4, 8, 16, 32, 64)
     )
     draws: int = parameter(Integers(1000, 10**7), "draws for each dimension", 40_000, ours=100_000)
-    small: ClassVar = {"draws": 5000, "head_dims": (4, 8)}
-    caption: ClassVar = """Excess kurtosis of scores and of outputs over the head dimension. Points should follow
+    small = {"draws": 5000, "head_dims": (4, 8)}
+    caption = """Excess kurtosis of scores and of outputs over the head dimension. Points should follow
     the exact line, and outputs should approach the dotted value of wide heads."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
@@ -71,7 +70,6 @@ class WidthHeadDim(Study):
                 yield Claim(text, "width: Appendix B.2", measured, predicted, rivals[name])
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Excess kurtosis of scores and outputs over the head dimension."""
         figure, grid = panels(1, 2)
         for axes, name, title in ((grid[0, 0], "score", "scores"), (grid[0, 1], "output", "outputs")):
             line(axes, data.head_dim, data[f"{name}_theory"], label="exact")

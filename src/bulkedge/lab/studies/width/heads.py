@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -28,8 +27,8 @@ class WidthHeads(Study):
     )
     width: int = parameter(*setting.WIDTH, 32, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws at finite width", 10_000, ours=20_000)
-    small: ClassVar = {"draws": 2000, "heads": (1, 4)}
-    caption: ClassVar = """Excess kurtosis of a coordinate over the number of heads, at finite width and in the
+    small = {"draws": 2000, "heads": (1, 4)}
+    caption = """Excess kurtosis of a coordinate over the number of heads, at finite width and in the
     limit. Both should fall along their lines, in inverse proportion to the heads and faster than the dotted
     power."""
 
@@ -85,7 +84,6 @@ class WidthHeads(Study):
         yield Claim(text, "width: Infinitely many heads", measured, data.infinite, ("uniform attention", data.uniform))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Excess kurtosis over the number of heads."""
         figure, grid = panels(1, 1, height=2.6)
         axes = grid[0, 0]
         line(axes, data.heads, data.theory, label="limit, quadrature")

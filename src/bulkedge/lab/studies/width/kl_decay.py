@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -38,8 +38,8 @@ class WidthKlDecay(Study):
         Each(Integers(4, 8192)), "widths n", (4, 8, 16, 64, 256), ours=(4, 8, 16, 32, 64, 256, 1024)
     )
     draws: int = parameter(Integers(1000, 10**8), "draws at each width", 200_000, ours=2_000_000)
-    small: ClassVar = {"draws": 20_000, "widths": (4, 6, 8)}
-    caption: ClassVar = """Kullback–Leibler divergence and energy distance of a coordinate from its limit over the
+    small = {"draws": 20_000, "widths": (4, 6, 8)}
+    caption = """Kullback–Leibler divergence and energy distance of a coordinate from its limit over the
     width. Circles should follow the exact line below the dotted power; squares stop falling at the dashed level,
     where a kernel estimate sees nothing more."""
 
@@ -124,7 +124,6 @@ class WidthKlDecay(Study):
             yield Claim(text, "width: Figure 1(b)", Estimate.jackknife(exponent, curves), predicted, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Both distances over the width: drawn, exact, and the rival's power."""
         figure, grid = panels(1, 2, height=2.6)
         titles = {"kl": "Kullback–Leibler divergence", "energy": "energy distance"}
         widths = data.width.values

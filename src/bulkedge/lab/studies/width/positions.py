@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -41,8 +40,8 @@ class WidthPositions(Study):
     distance: int = parameter(Integers(1, 10_000), "positions from one input to the next, for rotations", 64, ours=64)
     width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=100_000)
-    small: ClassVar = {"draws": 10_000, "width": 32}
-    caption: ClassVar = """Variance and excess kurtosis of a coordinate for three kinds of relative positions, at
+    small = {"draws": 10_000, "width": 32}
+    caption = """Variance and excess kurtosis of a coordinate for three kinds of relative positions, at
     two widths and extrapolated. Extrapolated points should lie on the orange bars and off the dotted line, which
     has no positions."""
 
@@ -127,7 +126,6 @@ class WidthPositions(Study):
                 yield Claim(text, "width: Relative positions", measured, predicted, rivals[quantity])
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Variance and excess kurtosis of a coordinate for each kind of relative positions."""
         figure, grid = panels(1, 2)
         titles = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis"}
         at = np.arange(data.sizes["kind"])

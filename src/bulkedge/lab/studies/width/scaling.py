@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -33,8 +32,8 @@ class WidthScaling(Study):
     score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
     widths: tuple[int, ...] = parameter(Each(Integers(8, 8192)), "widths n", (16, 64, 256), paper=(16, 64, 256, 1024))
     draws: int = parameter(Integers(100, 10**7), "draws at each width", 4000, ours=20_000)
-    small: ClassVar = {"draws": 500, "widths": (16, 64)}
-    caption: ClassVar = """Quantiles of the variance given the scores over the width for both scalings, and the
+    small = {"draws": 500, "widths": (16, 64)}
+    caption = """Quantiles of the variance given the scores over the width for both scalings, and the
     excess kurtosis they lead to. Over √n the bands keep their width; over n they close, and the kurtosis falls to
     zero."""
 
@@ -97,7 +96,6 @@ class WidthScaling(Study):
             yield Claim(text, "width: Scaling 1/n", setting.slope(data.width, found["linear"]), predicted, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Quantiles of the variance given the scores, over the width, for both scalings, and the kurtosis they make."""
         figure, grid = panels(1, 3, width=2.5)
         titles = {"sqrt": r"scores $q\cdot k/\sqrt{n}$", "linear": r"scores $q\cdot k/n$"}
         last = grid[0, 2]

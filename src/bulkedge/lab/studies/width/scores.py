@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -30,8 +29,8 @@ class WidthScores(Study):
     score_variance: float = parameter(*setting.SCORE_VARIANCE, 4.0, ours=4.0)
     width: int = parameter(*setting.WIDTH, 64, paper=256)
     draws: int = parameter(Integers(100, 10**6), "draws", 40_000, ours=100_000)
-    small: ClassVar = {"draws": 4000, "width": 16}
-    caption: ClassVar = """Covariances of pairs of scores against the predicted ones (left), and the excess kurtosis
+    small = {"draws": 4000, "width": 16}
+    caption = """Covariances of pairs of scores against the predicted ones (left), and the excess kurtosis
     of an output with and without its random deviation (right). Points should lie on the line, and the kurtosis
     should vanish once the output is divided by its deviation given the scores."""
 
@@ -78,7 +77,6 @@ class WidthScores(Study):
         yield Claim(text, "width: Theorem 3.1", given, expected["scores"], rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Covariances of scores over what is predicted, and the kurtosis of an output with and without them."""
         figure, grid = panels(1, 2)
         left, right = grid[0]
         found = Estimate.of(data.covariance.values.reshape(data.sizes["batch"], -1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -35,8 +34,8 @@ class WidthSequence(Study):
         Each(Integers(8, 1024)), "widths n, and as many inputs", (16, 32, 64, 128), ours=(16, 32, 64, 128, 256)
     )
     draws: int = parameter(Integers(100, 10**6), "draws at each width", 2000, ours=10_000)
-    small: ClassVar = {"draws": 500, "widths": (16, 32)}
-    caption: ClassVar = """Excess kurtosis and scaled variance of a coordinate with as many inputs as the width.
+    small = {"draws": 500, "widths": (16, 32)}
+    caption = """Excess kurtosis and scaled variance of a coordinate with as many inputs as the width.
     Points should follow the solid line, well above the dotted limit that the paper gives for a fixed number of
     inputs."""
 
@@ -111,7 +110,6 @@ class WidthSequence(Study):
         yield Claim(text, "width: Open question 2", measured, scaled_kernel(self.score_variance, widest), rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Excess kurtosis and scaled variance of a coordinate, with as many inputs as the width."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         variance = self.score_variance

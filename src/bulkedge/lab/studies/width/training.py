@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -69,8 +69,8 @@ class WidthTraining(Study):
     rate: float = parameter(Interval(0.001, 10), "learning rate", 0.25, ours=0.25)
     width: int = parameter(*setting.WIDTH, 64, ours=256)
     draws: int = parameter(Integers(1000, 10**6), "draws at each width", 20_000, ours=50_000)
-    small: ClassVar = {"draws": 4000, "width": 16}
-    caption: ClassVar = """Moves of scores, outputs and kernels in one step of gradient descent over their limits
+    small = {"draws": 4000, "width": 16}
+    caption = """Moves of scores, outputs and kernels in one step of gradient descent over their limits
     (left), and the tangent kernel of infinitely wide layers (right). Extrapolated points should lie at one and not
     on the dotted values of lazy training, and the kernel should be spread out."""
 
@@ -177,7 +177,6 @@ class WidthTraining(Study):
             yield Claim(f"{name}, extrapolated in 1/n", "width: Open question 3", measured, predicted, rivals[quantity])
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """What was measured over its limit, and the tangent kernel of infinitely wide layers."""
         figure, grid = panels(1, 2, height=2.6)
         left, right = grid[0]
         ratio = data.found / data.found.sel(where="limit", statistic="value")

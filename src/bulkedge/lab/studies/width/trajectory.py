@@ -45,8 +45,8 @@ class WidthTrajectory(Study):
     width: int = parameter(*setting.WIDTH, 32, ours=64)
     draws: int = parameter(Integers(100, 10**6), "draws at each width", 3000, ours=8000)
     spread: float = parameter(Interval(0, 1), "weight of what tokens do not share", 0.8, ours=0.8)
-    small: ClassVar = {"draws": 800, "width": 10, "steps": 5, "shown": (5,)}
-    caption: ClassVar = """Loss (above) and entropy of attention (below) over steps of training, for four ways to train.
+    small = {"draws": 800, "width": 10, "steps": 5, "shown": (5,)}
+    caption = """Loss (above) and entropy of attention (below) over steps of training, for four ways to train.
     Extrapolated points should lie on the lines of the limit and leave the dotted ones, where queries and keys stay."""
 
     @property
@@ -106,7 +106,6 @@ class WidthTrajectory(Study):
             yield Claim(text, PLACE, last.entropy, theory, (STILL, last.still_entropy))
 
     def figure(self, data: xr.Dataset) -> Figure:
-        """Loss and entropy over steps, a column for each way to train."""
         figure, grid = panels(2, data.sizes["setup"], width=2.2, height=1.8)
         for column, setup in zip(grid.T, data.setup.values.tolist(), strict=True):
             for axes, name in zip(column, ("loss", "entropy"), strict=True):
