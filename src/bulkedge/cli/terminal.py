@@ -24,7 +24,6 @@ from bulkedge.support.domains import Choice, Domain, Each, Instance, Parameter, 
 from bulkedge.support.errors import BulkedgeError, DomainError
 from bulkedge.support.progress import Progress, listen
 
-INTERRUPTED = 130
 # seconds before the first line of progress without a terminal; each later one waits twice as long, up to the last
 PLAIN_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 PLAIN_WIDTH = 140  # without a terminal, tables are this wide, unless COLUMNS says otherwise
@@ -96,7 +95,7 @@ def explain_errors(after_ctrl_c: str = "run the command again for the rest", *, 
         ) from error
     except KeyboardInterrupt:
         err.print(f"stopped; what was finished is kept: {after_ctrl_c}" if kept else "stopped; nothing was written")
-        sys.exit(INTERRUPTED)
+        sys.exit(130)  # what shells say of Ctrl-C
 
 
 def full_message(error: BaseException) -> str:

@@ -35,12 +35,8 @@ from bulkedge.support.errors import UnresolvedError
 NODES = 300  # quadrature nodes for the cosine of query and key
 SIZES = 8  # quadrature nodes for the norms of queries and of keys
 MOST_DEGREES = 60
-FULL_RANK = 200.0  # a degree with this many harmonics a token is as good as noise
-NEGLIGIBLE = 1e-12
-HEIGHTS = 180  # points of the integral along a vertical line, spaced evenly in the logarithm of the height
 HIGHEST, LOWEST = 1e3, 1e-5
 """Its ends, in units of the singular value; below the lower one the integrand is taken as constant."""
-ITERATIONS = 60
 
 
 class EntryTerms(NamedTuple):
@@ -70,7 +66,8 @@ class LargeEntries:
         """Expected number of squared singular values beyond a point."""
         # (2/pi) int_0^inf (s/(s**2 + y**2) - Re G(s + iy)) dy, s the root of the point: well conditioned off the axis
         s = float(np.sqrt(square))
-        heights = np.geomspace(HIGHEST, LOWEST, HEIGHTS) * s
+        # points of the integral along a vertical line, spaced evenly in the logarithm of the height
+        heights = np.geomspace(HIGHEST, LOWEST, 180) * s
         size = len(self._terms.weights)
         g = np.full(size, 1 / (s + 1j * heights[0]))
         h, transforms = g.copy(), []
@@ -92,7 +89,8 @@ class LargeEntries:
         row_mean = (mean @ weights)[:, None]
         entry, mean = np.asarray(entry / row_mean), np.asarray(mean / row_mean)
         number = np.exp(log_harmonics(self.head_dim, MOST_DEGREES))
-        low = np.flatnonzero(number[1:] < FULL_RANK * self.tokens) + 1
+        # a degree with this many harmonics a token is as good as noise
+        low = np.flatnonzero(number[1:] < 200.0 * self.tokens) + 1
         basis = harmonics(self.head_dim, MOST_DEGREES, cosine)[low]
         coefficients = np.einsum("kc,c,crs->krs", basis, mass, entry)
         rest = entry - mean - np.einsum("k,krs,kc->crs", number[low], coefficients, basis)
@@ -102,7 +100,7 @@ class LargeEntries:
         kept = 1 - 1 / self.tokens
         squares = np.maximum(entry - 1, 0.0) ** 2 / self.tokens
         fourth = self.tokens * mass[:, None, None] * squares**2
-        counts = fourth.max(axis=(1, 2)) > NEGLIGIBLE * fourth.max()
+        counts = fourth.max(axis=(1, 2)) > 1e-12 * fourth.max()  # the others are rounding
         return EntryTerms(
             weights, kept * variances, number[low] / self.tokens, rows, columns,
             kept * np.tensordot(mass, rest**2, 1), squares[counts], fourth[counts],
@@ -122,7 +120,7 @@ class LargeEntries:
     def _solve(self, g: Complex, h: Complex, z: complex) -> tuple[Complex, Complex]:
         """Diagonals of the resolvent over the sizes of rows and columns, by Newton from those at a point nearby."""
         size = len(g)
-        for _ in range(ITERATIONS):
+        for _ in range(60):
             excess, jacobian = self._equations(g, h, z)
             step = np.linalg.solve(jacobian, excess)
             current, share = np.concatenate([g, h]), 1.0

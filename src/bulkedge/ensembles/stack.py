@@ -40,8 +40,6 @@ from bulkedge.support.errors import DomainError, RegimeWarning, UnresolvedError
 from bulkedge.support.random import numpy_generator
 from bulkedge.visibility import softmax
 
-MOST_LOG = 700.0
-"""Logarithm of what layers may multiply squared norms with: double precision ends at 709."""
 DEEPEST = 0.1
 """Layers for each token up to which the laws hold: at 0.05 the Kolmogorov distance is 0.015, at 0.17 it is 0.05."""
 Repair = Callable[[Any], Any]
@@ -307,7 +305,8 @@ class AttentionStack(Parametric, Ensemble):
         self._require_plain("the mean eigenvalue")
         through_attention = self.variance / self.tokens if self.attention == "markov" else 1.0
         layer = through_attention * self.value_variance * self.width
-        if layer > 0 and abs(self.depth * np.log(layer)) > MOST_LOG:
+        # logarithm of what layers may multiply squared norms with: double precision ends at 709
+        if layer > 0 and abs(self.depth * np.log(layer)) > 700.0:
             raise UnresolvedError(
                 f"{self.depth} layers multiply squared norms with {layer:g}**{self.depth}, which is no number of "
                 f"double precision; value_variance = {self.value_variance / layer:g} keeps norms"

@@ -17,7 +17,6 @@ from bulkedge.support.domains import FINITE, MATRIX, Integers, Interval, Labels,
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import softmax
 
-SUM_TOLERANCE = 1e-9
 SCORE_SCALE = Interval(-1e6, 1e6)
 
 
@@ -29,7 +28,7 @@ class PoolingWeights(Unwritten):
         weights = FINITE.check(name, value)
         if weights.ndim != 1 or not weights.size:
             raise DomainError(f"{name} must be a vector with a number for each position; got shape {weights.shape}")
-        if not abs(weights.sum() - 1) <= SUM_TOLERANCE:
+        if not abs(weights.sum() - 1) <= 1e-9:
             raise DomainError(f"{name} sums to {weights.sum():.12g}; it must be {self}: divide by the sum")
         weights.flags.writeable = False
         return weights

@@ -18,8 +18,6 @@ from bulkedge.support.errors import DomainError, UnitError
 from bulkedge.support.files import html_table
 
 NODES, WEIGHTS = legendre.leggauss(8)
-MOST_RANK = 0.01
-"""A law's atom at zero is the kernel of a Gram matrix if its mass is that of the matrix's shape to this accuracy."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +250,8 @@ def _of_gram_matrix(spectrum: Spectrum, law: Distribution) -> Spectrum:
     """Squared singular values of M as eigenvalues of M'M or MM', whichever has the zeros that the law has."""
     kernel = dict(law.atoms).get(0.0, 0.0)
     share = spectrum.kernel / (spectrum.size + spectrum.kernel)
-    return spectrum.padded() if kernel and share and abs(share - kernel) <= MOST_RANK else spectrum
+    # a law's atom at zero is the kernel of a Gram matrix if its mass is that of the matrix's shape to this accuracy
+    return spectrum.padded() if kernel and share and abs(share - kernel) <= 0.01 else spectrum
 
 
 def _snap_to_atoms(values: Real, law: Law) -> Real:

@@ -42,12 +42,8 @@ ROUNDED = 1e-5  # of the largest value, up to which single precision moves those
 # 60.
 POINTS, HEIGHT, LOWEST = 30, 0.7, 0.2
 GRID = 100  # places of the population
-NOISIEST = 1e4  # directions whose noise is this much below that of the first are left out: the limit is no better
 ONE = 1e3  # weight of the equation that says that the population has mass one
-SMOOTH = 0.01  # height at which a fitted population is read, relative to the value
 REFITS, FEW_REFITS = 16, 8  # for an error, and for a mean
-BLUR = 2.0  # places by which the mean of refits is smoothed: a fit is a few atoms, a population seldom is
-WRONG = 1e-4  # p-value of the misfit below which there is no population
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +133,8 @@ def free_deconvolve(values: ArrayLike, ratio: float, *, rng: int = 0) -> Populat
     weights = equations.solve()
     misfit, freedom = equations.misfit(weights), len(equations.right)
     p_value = float(chdtrc(freedom, misfit))
-    if p_value < WRONG:
+    # p-value of the misfit below which there is no population
+    if p_value < 1e-4:
         raise UnresolvedError(
             f"no population explains these values (chi-squared {misfit:.3g} of {freedom} equations): the samples are "
             f"not independent, or ratio = {ratio:g} is not dimension over samples"
@@ -198,7 +195,8 @@ def shrink_spectrum(values: ArrayLike, ratio: float) -> Real:
     shrunk = _linear(ordered, ratio)
     if trust > 0:
         refits = equations.refits(FEW_REFITS, np.random.default_rng(0))
-        weights = gaussian_filter1d(np.mean([weights, *refits], axis=0), BLUR, mode="nearest")
+        # places by which the mean of refits is smoothed: a fit is a few atoms, a population seldom is
+        weights = gaussian_filter1d(np.mean([weights, *refits], axis=0), 2.0, mode="nearest")
         kept = weights > 1e-6
         mean = weights[kept] / weights[kept].sum()
         shrunk = (1 - trust) * shrunk + trust * _of_population(equations.places[kept], mean, ordered, ratio)
@@ -234,7 +232,8 @@ def _equations(ordered: Real, ratio: float) -> MomentEquations:
     noise = _noise(ordered, ratio, z, (v, slope)) / samples**2
     size = np.tile(1 / z.real, 2)
     sizes, directions = np.linalg.eigh(noise * size[:, None] * size)
-    kept = sizes > sizes[-1] / NOISIEST
+    # directions whose noise is this much below that of the first are left out: the limit is no better
+    kept = sizes > sizes[-1] / 1e4
     whiten = (directions[:, kept] / np.sqrt(sizes[kept])).T * size
     lowest = max(1e-3 * mean, 0.5 * low / (1 + min(ratio, 4.0) ** 0.5) ** 2)
     places = np.geomspace(lowest, positive[-1], GRID)
@@ -294,7 +293,8 @@ def _linear(ordered: Real, ratio: float) -> Real:
 def _of_population(places: Real, weights: Real, ordered: Real, ratio: float) -> Real:
     """Ledoit and Peche's estimates for a population, in order and with the trace of the sample."""
     positive = ordered > ZERO * ordered[-1]
-    points = population_points(point_masses(places, weights), ordered[positive], ratio, places[-1], SMOOTH)
+    # height at which a fitted population is read, relative to the value
+    points = population_points(point_masses(places, weights), ordered[positive], ratio, places[-1], 0.01)
     # means of population eigenvalues lie between the smallest and the largest, and increase
     bulk = np.clip(np.abs(points) ** 2 / ordered[positive], places[0], places[-1])
     bulk = isotonic_regression(bulk).x

@@ -265,7 +265,6 @@ def tail(law: Law, size: int, value: float) -> float:
 SMALLEST_ENTRY, LARGEST_ENTRY = 1e-90, 1e90  # of the largest entry of a matrix: singular values are squared twice
 MOST_OUTLIERS = 12
 TOLERANCE = 1e-9  # relative to the largest entry: rounding of a symmetric matrix, or of one that is constant
-HEAVIEST = 3.0  # excess kurtosis up to which p-values of the whole fit were measured to be right
 WHOLE = 256  # tokens up to which all values of fresh heads are computed, in a second
 
 
@@ -469,7 +468,8 @@ def _overlaps(found: Diagnosis, law: Law, values: Real) -> tuple[Real, Real]:
 
 def _with_limit(found: Diagnosis, kurtosis: float, estimated: tuple[str, ...]) -> Diagnosis:
     """With the p-value of the whole fit from its limit law, where that is calibrated."""
-    if not found.candidates or kurtosis > HEAVIEST:
+    # excess kurtosis up to which p-values of the whole fit were measured to be right
+    if not found.candidates or kurtosis > 3.0:
         return found
     best = found.candidates[0]
     if not isinstance(best.law, MarchenkoPastur | Semicircle):

@@ -32,15 +32,11 @@ from bulkedge.support.arrays import Real
 from bulkedge.support.errors import UnresolvedError
 from bulkedge.visibility import Mask
 
-ROW_SUM = 0.01  # how far the sums of rows may be from one: half precision rounds a thousand weights so
 # smallest dimension of laws of heads without QK-norm, and the share of it that is taken for it, as estimates err
 SMALLEST_GAUSSIAN, NEARLY = 32, 0.9
-LARGEST_DIM = 4096  # largest dimension of laws of heads: scores that tell none are taken to have this one
-MOST_ZEROS = 0.01  # share of weights of zero from which on scores are not known: masks and rounding make them
-UNTOLD = 12  # independent scores of n rows and m columns tell a dimension of nm/3 or so: 1/d is told from 12/(nm) on
+LARGEST_DIM = 4096  # largest dimension of laws of heads: independent scores are taken to have this one
 SCATTER = (0.1, 0.25)  # of the logarithms of beta and dimension, for fits to whole spectra
 DRAWS, FEW_DRAWS = 39, 19  # heads that are drawn, and of large ones, which take longer
-STREAM = 8052  # keeps the draws apart from those of readers, who begin to count their seeds at zero as well
 LARGE, DENSE = 1024, 200  # tokens from which on there are few draws, and up to which all values are computed
 
 
@@ -90,7 +86,8 @@ def centre(attention: Real, *, causal: bool) -> Real:
 
 
 def _streams(head: FreshHead) -> list[np.random.Generator]:
-    return [np.random.default_rng([STREAM, seed]) for seed in range(head.draws)]
+    # keeps the draws apart from those of readers, who begin to count their seeds at zero as well
+    return [np.random.default_rng([8052, seed]) for seed in range(head.draws)]
 
 
 @lru_cache(maxsize=8)
@@ -134,7 +131,8 @@ def _largest(matrix: Real, rng: np.random.Generator) -> float:
 def is_attention(matrix: Real) -> bool:
     """Whether a matrix is one of attention: square, no entry negative, rows that sum to one."""
     square = matrix.shape[0] == matrix.shape[1]
-    return bool(square and matrix.min() >= -1e-6 and np.all(np.abs(matrix.sum(axis=1) - 1) < ROW_SUM))
+    # how far the sums of rows may be from one: half precision rounds a thousand weights so
+    return bool(square and matrix.min() >= -1e-6 and np.all(np.abs(matrix.sum(axis=1) - 1) < 0.01))
 
 
 def scores_of(attention: Real) -> tuple[float, float, Real]:
@@ -149,12 +147,14 @@ def scores_of(attention: Real) -> tuple[float, float, Real]:
     beta = float(np.sqrt(np.sum(scores**2) / freedom))
     liked = np.exp(columns - columns.max())
     liked = liked / liked.mean()
-    if np.mean(~positive) > MOST_ZEROS:
+    # share of weights of zero from which on scores are not known: masks and rounding make them
+    if np.mean(~positive) > 0.01:
         return float("nan"), float("nan"), liked
     power = np.linalg.svd(scores, compute_uv=False) ** 2
     total = float(np.sum(power)) ** 2
     alike = float(np.sum(power**2)) / total - 1 / len(scores) - 1 / scores.shape[1] if total > 1e-200 else 0.0
-    return beta, 1 / alike if alike > UNTOLD / freedom else float("inf"), liked
+    # independent scores of n rows and m columns seem to have nm/3 dimensions or so: 1/d is known from 12/(nm) on
+    return beta, 1 / alike if alike > 12 / freedom else float("inf"), liked
 
 
 def read_scores(attention: Real, *, causal: bool) -> tuple[float, float, Real]:

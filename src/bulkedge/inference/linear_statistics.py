@@ -29,11 +29,8 @@ from bulkedge.support.files import html_table
 
 FEWEST = 20
 """Values from which on the rates of rejection were measured to be right (docs/goodness_of_fit.md)."""
-MOST_DEGREES = 8
 ESTIMATED = Each(Text(), 8, fewest=0)
 KURTOSIS = Interval(-2, 1e6)
-DETERMINED = 0.02
-"""Share of its Gaussian variance below which a statistic is fixed by the entries' kurtosis, and is left out."""
 STEP = 1e-4  # relative change of an estimated parameter; its second order is 1e-8 of the number of values
 
 
@@ -116,7 +113,7 @@ def one_cut(law: Distribution) -> OneCut | None:
 
 def degrees(size: int) -> int:
     """Number of linear statistics: higher degrees follow their limit only in larger matrices."""
-    return int(min(np.cbrt(size) + 1e-9, MOST_DEGREES))
+    return int(min(np.cbrt(size) + 1e-9, 8))
 
 
 def chebyshev_sums(points: Real, count: int) -> Real:
@@ -154,7 +151,8 @@ def law_fit(values: Real, law: Law, assumed: Assumed) -> GoodnessOfFit | None:
     # a fourth cumulant of the entries adds to one variance and to one mean
     first, second, share = (2, 4, 0.5) if shape.ratio is None else (1, 2, 0.25)
     variance = gaussian + np.where(degree == first, share * assumed.kurtosis, 0.0)
-    kept = variance > DETERMINED * gaussian
+    # share of its Gaussian variance below which a statistic is fixed by the entries' kurtosis, and is left out
+    kept = variance > 0.02 * gaussian
     spread = np.sqrt(variance[kept])
     scaled = (moved - np.where(degree == second, assumed.kurtosis / 2, 0.0))[kept] / spread
     freedom = len(spread) - estimated

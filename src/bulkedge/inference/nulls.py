@@ -46,8 +46,6 @@ ENSEMBLE = Instance(Ensemble)
 CALIBRATED = (Wigner, Wishart, GaussianProduct, GaussianSum)
 """Ensembles whose largest value follows Tracy-Widom closely enough: false alarms are 0.5 to 1.1 of the level from 0.001
 to 0.1 (tests/limits/test_false_alarms.py, table in docs/nulls.md)."""
-WIDEST = 0.1
-"""Width of the largest value's fluctuation, relative to the edge, up to which they do: that of about 16 values."""
 
 
 class PValue(NamedTuple):
@@ -325,15 +323,10 @@ def null_of(ensemble: Ensemble, size: int, draws: int = 19, rng: Any = 0) -> Nul
     size = COUNT.check("size", size)
     if isinstance(ENSEMBLE.check("ensemble", ensemble), CALIBRATED):
         law = ensemble.law()
-        if law.has_soft_edge and law.edge_scale * size ** (-2 / 3) <= WIDEST * law.edge:
+        # they were calibrated up to this width of the fluctuation, relative to the edge: that of about 16 values
+        if law.has_soft_edge and law.edge_scale * size ** (-2 / 3) <= 0.1 * law.edge:
             return LawNull(law, size)
     return SimulatedNull.of(ensemble, draws, rng)
-
-
-SET_ASIDE = 0.01
-"""How often the largest value of a spectrum without structure is set aside as an outlier."""
-DRAWS_A_DEGREE = 8
-"""Simulated spectra for each linear statistic: fewer do not tell the covariance."""
 
 
 @takes(spectrum=Instance(Spectrum), dyson=Choice((1, 2, 4)), kurtosis=KURTOSIS, estimated=ESTIMATED, draws=DRAWS)
@@ -412,7 +405,7 @@ def goodness_of_fit(  # noqa: PLR0913 - what is compared, what is known of the e
     if not isinstance(law, Law):
         raise DomainError(f"law = {shown(law)} is not a law, an ensemble or a simulated null")
     measured, law = in_one_unit(spectrum, law)  # type: ignore[assignment]
-    reach = law.reach(measured.size, SET_ASIDE, dyson)
+    reach = law.reach(measured.size, 0.01, dyson)  # one spectrum in a hundred without structure loses a value to it
     found = law_fit(measured.values, law, Assumed(reach, dyson, kurtosis, tuple(dict.fromkeys(estimated))))
     if found is None:
         raise DomainError(
@@ -444,7 +437,8 @@ def exchangeable_distances(values: Real, covariates: Real | None = None) -> tupl
     """
     low, high = np.median(values[:, 0]), np.median(values[:, -1])
     rows = len(values)
-    count = max(1, min(degrees(values.shape[1]), rows // DRAWS_A_DEGREE))
+    # simulated spectra for each linear statistic: fewer do not tell the covariance
+    count = max(1, min(degrees(values.shape[1]), rows // 8))
     points = (2 * values - low - high) / max(high - low, np.finfo(float).tiny)
     sums = np.stack([chebyshev_sums(each, count) for each in points])
     sums -= sums.mean(axis=0)

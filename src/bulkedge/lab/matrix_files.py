@@ -30,7 +30,6 @@ FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 INTEGERS = {"I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 STORED = FLOATS | INTEGERS | {"BOOL": "?"}  # types of safetensors that are read; bfloat16 is the upper half of a single
 MOST_CHOICES = 512  # matrices of a file that a reader can choose from
-MOST_HEADER = 4_000_000
 UNPARSED = (SyntaxError, RecursionError, TypeError, TokenError)  # what NumPy lets through of a header that is no Python
 SUFFIXES = (".npy", ".npz", ".csv", ".safetensors")
 
@@ -190,7 +189,7 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def _safetensors(name: str, data: bytes) -> dict[str, StoredTensor]:
     """The tensors of types that are read."""
     try:
-        found = stored_tensors(io.BytesIO(data), len(data), Path(name), MOST_HEADER)
+        found = stored_tensors(io.BytesIO(data), len(data), Path(name), most=4_000_000)
     except StoreError as error:
         raise DomainError(str(error)) from error
     found = {key: each for key, each in found.items() if each.dtype in STORED}

@@ -5,6 +5,7 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -98,6 +99,15 @@ def histogram(axes: Axes, edges: ArrayLike, density: ArrayLike, label: str = "si
     """Draw simulation, as bars of these heights between ends in increasing order."""
     style: dict[str, Any] = {"fill": True, "color": BARS, "label": label}
     axes.stairs(density, edges, **(style | look))
+
+
+def shared_legend(figure: Figure, panels: Iterable[Axes], columns: int = 4) -> None:
+    """One legend for all panels, under them, with every entry once."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
 def plain_ticks(axis: Any, values: ArrayLike) -> None:

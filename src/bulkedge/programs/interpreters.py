@@ -233,7 +233,6 @@ def shape_scalars(scalars: Any, copies: int, draws: int) -> Any:
 
 
 LINEAR = (instructions.Combine, instructions.Add, instructions.Center)
-CACHE = 2**18  # scalars that a block of draws holds at once, so that they stay in the processor's cache
 
 
 def draw_limit(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any:
@@ -256,7 +255,8 @@ def kernels(program: Program, rng: Any, draws: int = 1, workers: int = 1) -> Any
 
 def _size(program: Program) -> int:
     largest = max((k.copies * math.prod(k.shape) for k in program.kinds.values() if isinstance(k, Scalars)), default=1)
-    return max(64, CACHE // largest)
+    # scalars that a block of draws holds at once, so that they stay in the processor's cache
+    return max(64, 2**18 // largest)
 
 
 @dataclass

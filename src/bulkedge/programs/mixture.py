@@ -49,7 +49,6 @@ BLOCK = 4096  # frequencies that are summed at once
 SCORES = Interval(1e-6, 100)
 NODES = 40  # to which the law of k is compressed: functions of k that are integrated here are far smoother than that
 LEAST = 4  # dimensions of all heads together: with fewer the characteristic function decays too slowly
-MISSED = 1e-14  # absolute error of densities and tails that the last frequency may leave
 
 
 class CoordinateLaw(Parametric):
@@ -336,7 +335,8 @@ class FiniteMixture(CoordinateLaw):
         reach = largest**0.5 * max(20.0, 45 / total**0.5)
         step = 2 * np.pi / (2 * float(np.max(np.abs(x), initial=0.0)) + reach)
         last = 4 * self.variance() ** -0.5
-        while last * float(self._characteristic(np.array(last))) > MISSED * np.pi * (total - 1):
+        # absolute error of densities and tails that the last frequency may leave
+        while last * float(self._characteristic(np.array(last))) > 1e-14 * np.pi * (total - 1):
             last *= 1.2
         return step * (np.arange(int(last / step) + 1) + 0.5), step
 

@@ -42,7 +42,6 @@ from bulkedge.support.errors import DomainError
 from bulkedge.support.random import numpy_generator
 
 GROUPS = 6  # sizes of rows that the elliptical law tells apart
-CONTROLS = 5  # tables of Gaussian rows that tell how close a spectrum comes to its own law at this size
 
 
 class TableFit(NamedTuple):
@@ -148,7 +147,8 @@ def table_spectrum(
         profiled=profiled,
         elliptical=profiled if even else _fit(held_out, elliptical_law(bulk, dim / rows, sizes.groups), level),
         size_variance=sizes.variance,
-        control=np.array([_control(seen, rows, profiled.law, rng) for _ in range(CONTROLS)]),
+        # tables of Gaussian rows say how close a spectrum comes to its own law at this size
+        control=np.array([_control(seen, rows, profiled.law, rng) for _ in range(5)]),
     )
 
 

@@ -44,7 +44,6 @@ MISFIT = 10.0
 dimensions, beta 0.5 to 3), products of square matrices, powers of equidistant numbers and numbers over 1.5 to 10
 decades: with 8 in place of 10, after 8 to 40 steps, 0.8 to 20 times the error was stated, if it is more than that of
 sampling. This one was raised, and GAP set, by spectra of ``tests/spectra/test_held_out.py``, which has others too."""
-REFINEMENTS = 4  # how often the curve is held against itself; each time brings it about three times closer to its limit
 POINT, ROUNDING = 1e-7, 1e-13
 """Residual of a node, relative to the largest value, up to which it is a point mass; and what is nothing beside it: a
 squared value, an element of a Jacobi matrix, the distance of two places."""
@@ -249,7 +248,8 @@ def refine(found: SpectralDensity) -> SpectralDensity:
     # repeated, as a better curve says it better; a step far from its own, as in gaps, keeps its middle
     found = replace(found, bottom=bottom_of(found.nodes, found.points))
     steps, middles = len(found.nodes), np.cumsum(found.weights) - found.weights / 2
-    for _ in range(REFINEMENTS):
+    # how often the curve is held against itself; each time brings it about three times closer to its limit
+    for _ in range(4):
         values, masses = found.atoms()
         nodes, weights, _ = (each[0] for each in gauss(values[None], masses[None], steps))
         if len(nodes) < steps:

@@ -46,7 +46,6 @@ from bulkedge.support.threads import thin_products
 
 MOST_SHARE = 1 / 16
 """Share of all directions up to which some are set aside: beyond it products with all of them cost more than steps."""
-MOST_NUMBERS = 5 * 2**29  # numbers of the basis up to which it is made: 10 GiB in single precision
 LITTLE = 0.25  # share of the tolerance up to which the coupling may be stated as it is
 HALF = 0.5  # share of the tolerance above which directions are not worth it
 CHEAP = 8  # steps of a run whose products may be spent on directions where they could be spared
@@ -56,7 +55,6 @@ STEPS = 5
 """Steps of the run for the values of directions that are taken as they are: a few large ones one by one, and about
 where the others are."""
 COLUMNS = 64  # directions that are multiplied at a time
-TYPICAL = 0.3  # share of the squared values of a spectrum within an e-fold, at most, before there is an estimate of it
 ROUNDING = 10.0  # rounding units of the largest value that projections leave behind
 
 
@@ -117,7 +115,8 @@ class Deflation:
         if self.squares is None:
             return most
         if found is None or not found.nodes.size:
-            places, shares = np.array([0.0]), np.array([TYPICAL])
+            # share of the squared values of a spectrum within an e-fold, at most, before there is an estimate of it
+            places, shares = np.array([0.0]), np.array([0.3])
         else:
             places = np.exp(np.linspace(-4, 0, 60)) * found.top
             # an e-fold of squared values around each place
@@ -135,7 +134,8 @@ class Deflation:
 def deflate(operator: Operator, block: Any, tolerance: float) -> Deflation | None:
     """Directions of large values set aside, where some are known, few beside the size, and worth it."""
     leading, size = operator.leading(), operator.shape[-1]
-    if leading is None or leading.count > MOST_SHARE * size or leading.count * size > MOST_NUMBERS:
+    # numbers of the basis up to which it is made: 10 GiB in single precision
+    if leading is None or leading.count > MOST_SHARE * size or leading.count * size > 5 * 2**29:
         return None
     basis = leading.basis()
     inside, outside = _parts(basis, block)

@@ -40,7 +40,6 @@ ENOUGH_STEPS = 40  # values close to zero that are not told apart after so many 
 DRAWS = 100  # simulated frames for the sampling error: its quantile of 0.9 is then right to a twentieth of itself
 QUANTILES = 4000  # values that stand for the continuous part of an estimated spectrum
 TWO_SIDED = 2**30  # numbers in both bases up to which the left one is kept too
-USUAL_STEPS = 64  # more than most runs make; those that are asked to place values may make all
 KOLMOGOROV = 1.3
 """About the quantile 0.9 of the largest deviation of a Brownian bridge, by which the number of probes is chosen."""
 
@@ -224,7 +223,8 @@ def _iterate(operator: Operator, wanted: _Accuracy, rng: Any, rule: Rule) -> tup
 
 def _start(operator: Operator, block: Any, aside: Deflation | None, wanted: _Accuracy) -> tuple[GolubKahan, _Densities]:
     """A run from a block of probes, or from those in the complement of what is set aside."""
-    steps = MOST_STEPS if wanted.placed else USUAL_STEPS
+    # more than most runs make; those that are asked to place values may make all
+    steps = MOST_STEPS if wanted.placed else 64
     two_sided = block.shape[1] * steps * sum(operator.shape) <= TWO_SIDED
     if aside is not None:
         operator, block = aside.operator, aside.block

@@ -35,7 +35,6 @@ from bulkedge.spectra.krylov import SINGLE, Projection
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.threads import thin_products
 
-ANGLE = 0.01  # largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square
 LARGE = 384  # columns from which on a GPU is asked to decompose a matrix
 
 
@@ -209,7 +208,8 @@ def count_converged(values: Real, weights: Real, residuals: Real, size: int, noi
     # the next value has not converged: it may be as much larger as its residual says
     gaps = values[:-1] - values[1:] - residuals[1:]
     worst = np.sqrt(np.cumsum(residuals[:-1] ** 2)) + noise
-    known = np.flatnonzero((worst <= ANGLE * gaps) & (gaps > 0))
+    # largest angle between locked Ritz vectors and singular vectors: weights are then wrong by its square
+    known = np.flatnonzero((worst <= 0.01 * gaps) & (gaps > 0))
     share = np.arange(1, len(values)) / size
     # equal values in greater number than there are probes are found as many times as there are probes only: then the
     # probes' weight of locked values is more than four deviations from their number over the size

@@ -147,8 +147,6 @@ class Choice:
         return "{" + ", ".join(repr(option) for option in self.options) + "}"
 
 
-MOST_TEXT = 4096
-"""Characters of the longest path of most systems."""
 UNWRITTEN = {"Cc", "Cs", "Zl", "Zp"}
 """Unicode's categories of control characters, halves of characters, and what ends lines and paragraphs."""
 
@@ -376,7 +374,8 @@ class PathOrText:
 
     def check(self, name: str, value: Any) -> Any:
         """Return the value, or raise."""
-        if not isinstance(value, str | os.PathLike) or "\0" in str(value) or len(str(value)) > MOST_TEXT:
+        # characters of the longest path of most systems
+        if not isinstance(value, str | os.PathLike) or "\0" in str(value) or len(str(value)) > 4096:
             raise DomainError(f"{name} = {shown(value)} is no path: give a string or a pathlib.Path")
         return value
 

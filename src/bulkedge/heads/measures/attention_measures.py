@@ -43,9 +43,6 @@ from bulkedge.support.arrays import Real, as_numpy
 
 SINK_SHARE, SINK_TIMES = 0.05, 8.0
 """A sink gets so much of the attention of the rows that see it, and so many times what an even spread would give."""
-SINK_AGREEMENT = 1 / 3
-"""Rows agree on a sink: the squared mean of what they give it is at least this part of the mean square. Where a few
-directions of queries choose keys, some keys get as much from a fraction of the rows."""
 SINK_RATIO, MOST_SINKS = 1 / 3, 4
 """Sinks have at least this share of the strongest one's attention; if more keys than that do, none is singled out."""
 PROBES = 32  # random vectors that tell the rank of very many scores under a cap: to about a twentieth
@@ -176,7 +173,9 @@ def _sinks(whole: AllKeys, visibility: LayerVisibility) -> Any:
     xp, rows = visibility.xp, visibility.shape[0]
     counts = positive(visibility.column_counts)
     share = whole.columns / counts
-    agreed = share**2 >= SINK_AGREEMENT * whole.column_squares / counts
+    # rows agree on a sink: the squared mean of what they give it is at least this part of the mean square. Where a few
+    # directions of queries choose keys, some keys get as much from a fraction of the rows
+    agreed = share**2 >= 1 / 3 * whole.column_squares / counts
     found = (
         (share >= SINK_SHARE)
         & (share >= SINK_TIMES * visibility.even)

@@ -44,7 +44,6 @@ data = xarray.open_zarr("{study}/data.zarr", consolidated=False).load()
 study = studies()["{study}"](**json.loads(data.attrs["parameters"]))
 study.plot(data).savefig("figure.pdf")"""
 SCAN = "scan.html"  # the page of bulkedge scan, which the gallery's page links where it lies in the folder
-TENTH = 0.1  # relative error of a number that some claim of its item should detect
 MANY = 1000  # standard deviations beyond which their number says nothing more
 
 
@@ -200,10 +199,11 @@ def power_markdown(results: Sequence[Reproduction]) -> str:
     claims = [claim for each in results for claim in each.claims if _is_place(claim.place)]
     power = {paper: power_of(paper, claims) for paper in PAPERS}
     named = [(paper, item, power[paper].get(item.name)) for paper in PAPERS for item in ITEMS[paper]]
+    # coarse is an item of which no claim detects that a number is a tenth off
     own = {
         "power": power,
         "claimed": sum(map(len, power.values())),
-        "coarse": [each for each in named if each[2] and not each[2].detects <= TENTH],
+        "coarse": [each for each in named if each[2] and not each[2].detects <= 0.1],
     }
     return environment().get_template("power.md").render(head(results) | own | {"cell": cell})
 

@@ -30,8 +30,6 @@ from bulkedge.support.files import lock_folder, to_json
 from bulkedge.support.threads import SerialExecutor, available_cores, local_processes, one_thread, stop
 from bulkedge.version import __version__
 
-DPI = 200
-PIXELS_PER_INCH = 115  # on the page
 SEEDS, WORKERS = Integers(0, 2**63 - 1), Integers(1, 10_000)
 
 
@@ -115,11 +113,11 @@ def _finished(study: Study, seed: int) -> _Finished:
     with one_thread(study.requires), warnings.catch_warnings(record=True) as caught:
         data = study.simulate(seed)
         figure, image, document = study.plot(data), io.BytesIO(), io.BytesIO()
-        figure.savefig(image, format="png", dpi=DPI)
+        figure.savefig(image, format="png", dpi=200)
         figure.savefig(document, format="pdf", metadata={"CreationDate": None})
         claims = tuple(study.claims(data))
     seconds = time.perf_counter() - start
-    width, height = (round(PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
+    width, height = (round(115 * inches) for inches in figure.get_size_inches())  # pixels on the page
     origin, command = origin_of(study, seed), command_for(study, seed)
     result = Reproduction(
         origin, study.summary(), command, seconds, width, height, claims, study.chosen(), study.caption

@@ -31,7 +31,6 @@ from bulkedge.support.threads import SerialExecutor, available_cores, local_proc
 
 BATCH_SECONDS, LARGEST_BATCH = 0.1, 256  # quick cells travel together, for about this long
 FLUSH_SECONDS = 0.5  # results wait at most this long to be written
-LARGEST_WHOLE = 2**53  # up to here, floats have all whole numbers
 
 
 @dataclass(frozen=True)
@@ -296,7 +295,8 @@ def _numbers(name: str, values: Any, dims: Sequence[Any]) -> Any:
         return array
     if array.dtype.kind not in "biuf":
         raise TypeError(f"the variable {name} holds {array.dtype}; a sweep stores real numbers")
-    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > LARGEST_WHOLE:
+    # up to here, floats have all whole numbers
+    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > 2**53:
         raise OverflowError(f"the variable {name} has whole numbers over 2**53, which a sweep's floats do not resolve")
     return np.asarray(array, dtype=float)
 

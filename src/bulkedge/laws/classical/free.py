@@ -23,8 +23,6 @@ from bulkedge.support.arrays import EPS, Complex, Real
 from bulkedge.support.domains import Instance, Interval
 from bulkedge.support.errors import DomainError
 
-LIGHTEST = 1e-14
-"""Mass below which an atom is left out: the islands that it makes are narrower than double precision resolves."""
 CLOSEST = 1e-120
 """Share of the largest atom below which an atom counts as zero: the squares of such numbers have no inverse."""
 LAW = Instance(Law)
@@ -170,7 +168,8 @@ def _operand(name: str, law: Law) -> Law:
         )
     if law.support:
         return law
-    heavy, sizes = law.masses >= LIGHTEST, np.abs(law.locations)
+    # mass below which an atom is left out: the islands that it makes are narrower than double precision resolves
+    heavy, sizes = law.masses >= 1e-14, np.abs(law.locations)
     tiny = (sizes < CLOSEST * sizes.max()) & (sizes > 0)
     if tiny.any() or not heavy.all():
         law = EmpiricalLaw(np.where(tiny, 0.0, law.locations)[heavy], law.masses[heavy])

@@ -31,7 +31,6 @@ from bulkedge.support.domains import REAL, Choice, Parametric, parameter
 _EDGES = (-30.0, -18.0, -11.0, -7.0, -5.5, -4.0, -2.0, 0.0, 2.0, 5.0, 10.0, 20.0, 36.0, 62.0, 100.0)
 _PIVOT = _EDGES.index(-2.0)  # panels before this edge interpolate log(cdf), the others log(sf); both exceed 0.1 here
 _NODES = 18  # Chebyshev nodes per panel: on each, 16 reach rounding level
-_SERIES_END = -7.0  # rounding costs the determinants here as much as truncation the series: 1e-9 of the cdf
 _SERIES_A = (
     -0.068270005588559937,
     3 / 128,
@@ -67,7 +66,8 @@ def _from_determinants(x: Real, order: int) -> tuple[Real, Real]:
 def _panel(low: float, high: float) -> tuple[Real, Real, Real]:
     """Return the nodes of a panel, and (a, d) there; the three laws share them."""
     x = (low + high) / 2 + (high - low) / 2 * chebyshev.chebpts1(_NODES)
-    return x, *(_from_series(-x) if high <= _SERIES_END else _from_determinants(x, 32 if low < 0 else 24))
+    # rounding costs the determinants here as much as truncation the series: 1e-9 of the cdf
+    return x, *(_from_series(-x) if high <= -7.0 else _from_determinants(x, 32 if low < 0 else 24))
 
 
 def _signed_log_tail(dyson: int, x: Real, a: Real, d: Real) -> Real:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 STRONGEST = 1e150  # squares of strengths, and of their inverses, must be numbers
 RATIO = Interval(1e-12, 1e12)
-COARSE = 1e10
-"""Next to an atom, distances of fewer roundings of its location than this are solved for instead of subtracted."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,8 @@ class Response(ABC):
         grain = np.spacing(np.abs(end))
         offset = side * np.maximum(np.abs(point - end), 2 * grain)
         pair, (a, b) = self.at(end + offset), self.masses(end)
-        close = (a > 0) & (b > 0) & (np.abs(offset) < COARSE * grain)
+        # next to an atom, distances of fewer roundings of its location than this are solved for instead of subtracted
+        close = (a > 0) & (b > 0) & (np.abs(offset) < 1e10 * grain)
         if not close.any():
             return pair
         a, b, offset, value = a[close], b[close], offset[close], value[close]

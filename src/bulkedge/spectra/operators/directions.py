@@ -29,10 +29,6 @@ from bulkedge.support.threads import thin_products
 
 ROWS = 8192  # rows of a tall matrix that are worked on at a time
 ROUNDING = 100.0  # rounding units, beside the largest, up to which the length of a column is rounding
-NEARLY = 3e-3
-"""How far from the identity a Gram matrix may be for three terms of a series: the fourth is below rounding in single
-precision."""
-DOUBLE = 1e-13  # squared lengths up to this, beside the largest, are rounding of a Gram matrix in double precision
 
 
 class Polynomials:
@@ -94,7 +90,8 @@ def _eigen(matrix: Any, dtype: Any) -> tuple[Any, Any]:
     xp = array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     values, vectors = xp.flip(values, axis=0), xp.flip(vectors, axis=1)
-    least = max((ROUNDING * float(xp.finfo(dtype).eps)) ** 2, DOUBLE) * float(values[0])
+    # squared lengths up to this, beside the largest, are rounding of a Gram matrix in double precision
+    least = max((ROUNDING * float(xp.finfo(dtype).eps)) ** 2, 1e-13) * float(values[0])
     # at least one, so that arrays are never empty: that of no length is no worse than another
     kept = max(1, int(xp.sum(xp.astype(values > least, xp.int64))))
     tiny = float(xp.finfo(dtype).smallest_normal)
@@ -106,7 +103,9 @@ def _inverse_root(matrix: Any) -> Any:
     xp = array_namespace(matrix)
     identity = xp.eye(matrix.shape[0], dtype=matrix.dtype, device=device(matrix))
     off = matrix - identity
-    if float(xp.sum(off**2)) <= NEARLY**2:
+    # how far from the identity a Gram matrix may be for three terms of a series: the fourth is below rounding in single
+    # precision
+    if float(xp.sum(off**2)) <= 3e-3**2:
         # the next term of the series is off**3
         return identity - off / 2 + 3 / 8 * (off @ off)
     values, vectors = xp.linalg.eigh(matrix)

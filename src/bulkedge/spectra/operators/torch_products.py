@@ -19,10 +19,6 @@ OWN, OTHER, WARPS = 128, 64, 8
 """Tokens of a program, tokens that it meets at a time, and its warps: the fastest of fifteen choices on an H200."""
 COLUMNS = 64  # vectors that are multiplied at a time
 FEW = 32  # up to so many vectors leave room for one more load that is under way
-REGISTERS = 128
-"""Of a thread, so that two programs share a multiprocessor; the compiler alone takes 148, which leaves room for one."""
-SMALL_SCORES = 64.0
-"""Largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4."""
 
 
 def takes(query: Tensor, key: Tensor, mask: Mask) -> bool:
@@ -56,7 +52,8 @@ class Tiles(Products):
         self._batch, self.mask = query.shape[:-2], mask
         query, key = (each.reshape(prod(self._batch), *each.shape[-2:]) for each in (query, key))
         longest = float(query.norm(dim=-1).max()) * float(key.norm(dim=-1).max())
-        self._parts = parts or (2 if longest <= SMALL_SCORES else 3)
+        # largest product of the lengths of a query and a key up to which scores in two parts are accurate to 1e-4
+        self._parts = parts or (2 if longest <= 64.0 else 3)
         self._vector_parts = parts or 2
         # the kernels know logarithms to the base two
         self._query, self._key = split(query / log(2), self._parts), split(key, self._parts)
@@ -106,8 +103,9 @@ class Tiles(Products):
                     *(dim, _power(dim), columns, _power(columns), OWN, OTHER),
                     num_warps=WARPS,
                     num_stages=3 if columns <= FEW else 2,
-                    # three parts leave no room for a second program anyway
-                    maxnreg=REGISTERS if self._parts < 3 else None,
+                    # so that two programs share a multiprocessor: the compiler alone takes 148, which leaves room for
+                    # one. Three parts leave no room for a second program anyway
+                    maxnreg=128 if self._parts < 3 else None,
                 )
             found.append(result)
         return torch.cat(found, -1).reshape(*self._batch, owns, -1)

@@ -21,13 +21,9 @@ from bulkedge.visibility import prefix_mean_values
 SHOWN, BINS = 8, 40
 CLAIMED = 3
 """Singular values of the mean that are claimed together."""
-TIMES = 6
-"""So many times more draws for the singular values of the mean, which fluctuate with the first rows."""
 LAWS = ("causal head", "independent scores", "without a mask")
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law of independent scores at whose quantiles distribution functions are compared."""
-INDEPENDENT = 4
-"""Head dimensions a token from which scores are as good as independent: there that law is no rival."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,8 @@ class EquivalenceCausal(Study):
         return bulk.merge(self._largest(model, rng))
 
     def _largest(self, model: SoftmaxAttention, rng: np.random.Generator) -> xr.Dataset:
-        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(TIMES * self.draws)]
+        # so many times more draws for the singular values of the mean, which fluctuate with the first rows
+        top = [spectrum(model.sample(rng)).values[: -SHOWN - 1 : -1] for _ in range(6 * self.draws)]
         sizes, mean = 2 ** np.arange(4, 17), mean_values(self.tokens, self.beta, SHOWN)
         norms = [prefix_mean_values(size, 1)[0] for size in sizes.tolist()]
         return dataset(
@@ -100,7 +97,8 @@ class EquivalenceCausal(Study):
         for dim in data.head_dim.values.tolist():
             one = data.sel(head_dim=dim)
             rivals = [("the head without a mask", one.dense.values)]
-            if dim < INDEPENDENT * self.tokens:
+            # head dimensions a token from which scores are as good as independent: there that law is no rival
+            if dim < 4 * self.tokens:
                 rivals.append(("the law of independent scores", LEVELS))
             for name, rival in rivals:
                 text = f"share of {name} in the bulk, head dimension {dim}"

@@ -19,8 +19,6 @@ from bulkedge.laws.attention.finite_head import norm_quadrature
 from bulkedge.plots.style import COLOURS, line, marks, panels, plain_ticks
 from bulkedge.support.domains import Integers, Interval, parameter
 
-CONSTANT = 2.0
-"""The constant c in the degree of the proof, ``ceil(c log d/log log d)``; the paper does not fix it."""
 NODES, SIZES, HERMITE = 400, 12, 80
 """Quadrature nodes: for the largest score, for the norms of queries, and for a typical score."""
 
@@ -56,11 +54,12 @@ class EquivalenceTaylor(Study):
             [[degree_reached(one, dim**-0.5) for one in each] for each in errors[k]] for k, dim in enumerate(dims)
         ]
         predicted = [[self._predicted(beta, int(dim)) for beta in betas.tolist()] for dim in dims]
+        # the constant c in the degree of the proof, ``ceil(c log d/log log d)``; the paper does not fix it
         return dataset(
             error=(("dim", "draw", "beta", "degree"), errors, "operator norm of the remainder"),
             needed=(("dim", "draw", "beta"), needed, "degree at which it is d**(-1/2)"),
             predicted=(("dim", "beta"), predicted, "the same for the largest score"),
-            chosen=("dim", [taylor_degree(int(dim), CONSTANT) for dim in dims]),
+            chosen=("dim", [taylor_degree(int(dim), 2.0) for dim in dims]),
             coords={"dim": dims, "beta": betas, "degree": np.arange(1, self.degrees + 1)},
         )
 

@@ -109,7 +109,9 @@ class EquivalenceTop(Study):
 
     def _spacing(self, law: Law) -> float:
         """Mean logarithmic distance of the two largest values of the bulk, 2.06 units of the edge (Dyson index 1)."""
-        return SPACING * law.edge_scale * self.tokens ** (-2 / 3) / law.edge
+        # the mean of the first value at a soft edge minus that of the second, in its unit: -1.2065 and -3.2624
+        # (Bornemann 2010)
+        return 2.06 * law.edge_scale * self.tokens ** (-2 / 3) / law.edge
 
     def _mean_log(self, mean: float, law: Law) -> float:
         """Mean logarithm of a largest value, from its mean and the variance of the Tracy-Widom law."""
@@ -161,10 +163,6 @@ class EquivalenceTop(Study):
         left.ticklabel_format(useOffset=False)
         figure.suptitle(sizes_title(self), fontsize=8)
         return figure
-
-
-SPACING = 2.06
-"""Mean of the first less mean of the second value at a soft edge, in its unit: -1.2065 and -3.2624 (Bornemann 2010)."""
 
 
 def largest(matrix: Real, count: int) -> Real:

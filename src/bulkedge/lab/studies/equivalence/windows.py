@@ -19,7 +19,6 @@ from bulkedge.visibility import Mask
 
 LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 """Levels of the law at whose quantiles distribution functions are compared."""
-BINS = 40
 RIVALS = "the head without a mask, of as many tokens as the window", "independent scores"
 
 
@@ -46,7 +45,7 @@ class EquivalenceWindows(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Distribution functions, densities and distances for each beta."""
-        bins = np.linspace(-6, 4, BINS + 1)
+        bins = np.linspace(-6, 4, 41)
         shown = np.linspace(-6, 4, 300)
         parts = []
         for beta in track(self.betas, "betas"):

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 STATES = ("before training", "as it is")
 SPECTRA = ("spectrum", "null_low", "null_middle", "null_high")
 LEVEL = 0.05
-LEARNT = 800
-"""Steps from which on the default decoder is asked whether it has learnt induction: those it has by default."""
 PROMPTS = 16
 LONGEST = 256
 """Tokens of a prompt, at most."""
@@ -114,7 +112,8 @@ class HeadsScan(Study):
         measured = Estimate(float(final.p.mean()), scatter / np.sqrt(12))
         rival = "heads with random weights", middle
         yield Claim(text, "ours", measured, middle, rival, relation="<=", one_sided=NO_NUMBER)
-        if not self.model and self.steps >= LEARNT:  # a training that was cut short says nothing of what training does
+        # steps from which on the default decoder is asked whether it has learnt induction: those it has by default
+        if not self.model and self.steps >= 800:  # a training that was cut short says nothing of what training does
             text = "induction score of the best head after training, above that of no preference"
             rival = "no preference", data.chance
             yield Claim(

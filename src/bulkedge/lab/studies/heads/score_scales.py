@@ -32,8 +32,6 @@ BATCH = 50
 """Rows that are drawn at once."""
 LENGTHS = 1, 2, 4, 8
 """How many times the tokens of its training the decoder reads."""
-LEARNT = 1.7
-"""Loss at its own context below which a decoder has learnt: half that of letters at random."""
 SEQUENCES, MEASURED = 24, 32
 """Sequences of each length that a decoder reads, and those from which its heads are measured."""
 RULES = {"YaRN": "--", "LongRoPE": "-.", "Llama 4": ":"}
@@ -155,7 +153,8 @@ class HeadsScoreScales(Study):
 
 def _helped(loss: xr.DataArray) -> Claims:
     """What factors do at twice the context, in decoders that have learnt their task: others have nothing to keep."""
-    learnt = loss.isel(context=0).sel(reading=READINGS[0]).mean("draw") < LEARNT
+    # loss at its own context below which a decoder has learnt: half that of letters at random
+    learnt = loss.isel(context=0).sel(reading=READINGS[0]).mean("draw") < 1.7
     if not learnt.any():
         return
     twice = loss.isel(context=1, decoder=np.flatnonzero(learnt))

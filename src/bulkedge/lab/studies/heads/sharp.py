@@ -23,13 +23,9 @@ from bulkedge.visibility import softmax
 LEVELS = np.linspace(0.02, 0.98, 49)
 """Distribution functions are compared at these quantiles of the law of sharp heads."""
 LAWS = {"sharp": "the law of sharp heads", "quarter": "the quarter-circle law", "poisson": "the Poisson law"}
-APART = 0.05
-"""A rival that is nearer to the law than this, in Kolmogorov distance, is its limit and not a rival."""
 ACCURACY, RANK = 0.005, 2
 """Stated accuracy of the law; and the rank of what it leaves out, the mean of small and of large entries of a row."""
 STATED = "fitted: what the law says of its accuracy, from other sizes; and 1/T for each of two terms of rank one"
-BROKEN = 1.5
-"""From this beta on a matrix has visibly less variance than one with infinitely many tokens."""
 LOOKS: dict[str, dict[str, Any]] = {
     "sharp": {"label": "law of sharp heads"},
     "quarter": {"label": "quarter circle, same mean", "color": COLOURS[2], "ls": "--", "lw": 1.0},
@@ -91,11 +87,13 @@ class HeadsSharp(Study):
             one = data.sel(beta=beta)
             for name in ("quarter", "poisson"):
                 theory, other = (one.theory.sel(law=law).values for law in ("sharp", name))
-                if np.abs(other - theory).max() >= APART:
+                # a rival that is nearer to the law than this, in Kolmogorov distance, is its limit and not a rival
+                if np.abs(other - theory).max() >= 0.05:
                     text = f"share of {LAWS[name]} in the distribution functions, beta = {beta:g}"
                     off = ACCURACY + RANK / self.tokens
                     yield follows(text, "ours", one.mass, theory, (LAWS[name], other), off, STATED)
-            if beta >= BROKEN:
+            # from this beta on a matrix has visibly less variance than one with infinitely many tokens
+            if beta >= 1.5:
                 # no matrix of T tokens has more variance than one with one-hot rows
                 rival = ("infinitely many tokens", float(np.expm1(beta**2)))
                 if rival[1] > self.tokens - 1:

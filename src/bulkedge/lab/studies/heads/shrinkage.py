@@ -24,8 +24,6 @@ Overlaps on the left and on the right are the same in the limit, and differ by `
 that of the larger of the two angles, which is not smooth where they are the same; the other losses are.
 """
 RULES = ("the law's shrinkage", "white noise's shrinkage", "truncation")
-FINE = 120
-"""Strengths at which the lines of the figure are computed."""
 WEAKEST, STRONGEST = 1.4, 3.0
 """Strengths of the signal, in thresholds: from where the outlier stands clear of the fluctuations of the edge."""
 LOOK = {
@@ -57,7 +55,8 @@ class HeadsShrinkage(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Plant a direction of each strength in noise of both kinds and two sizes."""
-        relative, fine = (np.linspace(WEAKEST, STRONGEST, count) for count in (self.strengths, FINE))
+        # strengths at which the lines of the figure are computed
+        relative, fine = (np.linspace(WEAKEST, STRONGEST, count) for count in (self.strengths, 120))
         parts = [self._measure(noise, relative, fine, rng) for noise in NOISES]
         return xr.concat(parts, dim="noise").assign_coords(
             noise=list(NOISES),

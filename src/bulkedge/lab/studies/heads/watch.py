@@ -22,8 +22,6 @@ from bulkedge.support.threads import one_thread
 LAYERS, HEADS, WIDTH = 3, 4, 96
 LONG = 300
 """Steps after which a run has ended: before, QK-norm is still behind at the high rate, whatever it wins later."""
-EARLY = 0.2
-"""Part of a run in which a warning is early."""
 WAYS = ("low", "middle", "high", "high, QK-norm")
 
 
@@ -78,7 +76,8 @@ class HeadsWatch(Study):
         )
         rival = "in proportion, as if queries or keys alone moved", 1.0
         yield Claim(text, "ours", powers, 1.0, rival, relation=">=", one_sided=NO_NUMBER)
-        early = data.alarm.sel(way="high").values <= EARLY * self.steps
+        # part of a run in which a warning is early
+        early = data.alarm.sel(way="high").values <= 0.2 * self.steps
         yield _share("share of runs at the high rate with an alarm of a runaway in their first fifth", early, 1.0)
         raised = np.isfinite(data.alarm.sel(way="low").values)
         yield _share("share of runs at the low rate with such an alarm at any time", raised, 0.0)

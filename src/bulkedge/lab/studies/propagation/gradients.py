@@ -32,8 +32,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 GAPS = ("kept", "removed")
 PROBES = 8
-DEEP = 3
-"""Depth up to which gradients of key-query attention are compared: deeper ones freeze, and their gradients vanish."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,9 @@ class PropagationGradients(Study):
 
     def _key_query(self, data: xr.Dataset) -> Claims:
         """Key-query attention grows faster than the bound, and without its gap too."""
-        step = min(DEEP, self.deepest)
+        # depth up to which gradients of key-query attention are compared: deeper ones freeze, and their gradients
+        # vanish
+        step = min(3, self.deepest)
         logs: xr.DataArray = np.log(data.over_depth.sel(step=[1, step]))
         kept = logs.sel(gap="kept", variant="key-query", step=step)
         bound = log(float(data.expected.sel(gap="kept", step=step)))

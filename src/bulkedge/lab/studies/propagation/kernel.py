@@ -18,7 +18,6 @@ from bulkedge.propagation.moments import tradeoff
 from bulkedge.spectra import Spectrum
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 
-BINS = 40
 PLACES = setting.Places(
     "propagation: Proposition 7", "propagation: Proposition 7, Theorem 7", "propagation: Proposition 7, Theorem 7"
 )
@@ -76,7 +75,7 @@ def _layer(stack: AttentionStack, values: Real) -> xr.Dataset:
     spread, ratio, depth = tradeoff(stack).spread, stack.ratio, stack.depth
     known = setting.expectations(stack, "kernel", spread)
     law = stack.law().scaled(known["expected_mean"] / stack.mean_eigenvalue)
-    edges = law.edge * np.linspace(0, 1, BINS + 1) ** 2
+    edges = law.edge * np.linspace(0, 1, 41) ** 2
     x = law.edge * np.linspace(0.003, 1, 300) ** 2
     other = depth * (1 + ratio) if ratio > 1 else 2**depth * (1 + ratio) ** depth - 1
     rival = ProductLaw((ratio,) * depth, law.mean())

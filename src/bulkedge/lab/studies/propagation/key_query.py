@@ -19,7 +19,6 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 
 LAWS = ("quarter circle", "finite head", "proportional")
 BOTH = "propagation: Proposition 1; equivalence: Theorem 3.2"
-BINS = 40
 NARROW, WIDE = 1.0, 8.0
 """Heads up to so many dimensions for each token are told apart from random Markov matrices; from so many on they are
 like them."""
@@ -28,8 +27,6 @@ LENGTHS = (
 )
 RAGGED = 0.33
 """By how much of :func:`rigidity` spectra are farther from the quarter circle than their law is."""
-SHRINK = 4
-"""The part at d = T compares T with T over this."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ class PropagationKeyQuery(Study):
         parts = [self._measure(dim, rng) for dim in track(list(self.head_dims), "head dimensions")]
         markov = RandomMarkov(self.tokens, self.variance)
         floor = [distance(markov.spectrum(rng).values, self.circle) for _ in range(self.draws)]
-        few = self.tokens // SHRINK
+        # the part at d = T compares T with T over this
+        few = self.tokens // 4
         square = []
         for size in (few, self.tokens):
             head = SoftmaxAttention(size, size, self.beta)
@@ -87,7 +85,7 @@ class PropagationKeyQuery(Study):
         laws = (self.circle, FiniteHeadLaw(self.beta, dim, self.tokens), AttentionLaw(self.beta, dim / self.tokens))
         drawn = [SoftmaxAttention(self.tokens, dim, self.beta).spectrum(rng).values for _ in range(self.draws)]
         edge = 1.05 * np.sqrt(max(law.edge for law in laws[:2]))
-        edges = np.linspace(0, edge, BINS + 1)
+        edges = np.linspace(0, edge, 41)
         x = np.linspace(0, edge, 200)[1:]
         counts = np.histogram(np.sqrt(np.concatenate(drawn)), edges)[0]
         distances = [[distance(values, law) for values in drawn] for law in laws]

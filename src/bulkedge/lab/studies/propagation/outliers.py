@@ -15,18 +15,14 @@ from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, difference, mean_marks, sign, track
 from bulkedge.laws import AttentionLaw, CorrelatedAttentionLaw, EmpiricalLaw, Law
-from bulkedge.plots.style import COLOURS, panels
+from bulkedge.plots.style import COLOURS, panels, shared_legend
 from bulkedge.spectra import spectrum
 from bulkedge.support.domains import Integers, Interval, parameter
 
 SHOWN = 40
-COLLAPSED = 0.01
-"""Scale of the scores below which tokens count as collapsed: where the law for their Gram matrix stops."""
 ROUNDING = 1e-12
 """Share of the tokens' power below which what they do not have in common is rounding."""
 DISTANCE = "Kolmogorov distance to the law of these tokens, nan where they are all the same"
-HALVES = 4
-"""Draws at half the size for each at full size: they are cheap."""
 LEVEL = 0.01
 """How often an edge is exceeded by one of the values of its own bulk."""
 
@@ -59,7 +55,8 @@ class PropagationOutliers(Study):
             xr.concat([self._draw(gap, first, rng) for _ in track(range(self.draws), f"gap = {gap}")], dim="draw")
             for gap in (True, False)
         ]
-        half = [self._half(first, rng) for _ in range(HALVES * self.draws)]
+        # draws at half the size for each at full size: they are cheap
+        half = [self._half(first, rng) for _ in range(4 * self.draws)]
         return xr.concat(parts, dim=xr.Variable("gap", ["kept", "removed"])).assign(
             first_edge=((), np.sqrt(first.edge), {"long_name": "edge for orthonormal tokens"}),
             half_beyond=("half_draw", half, {"long_name": "beyond_first of layer 2 at half the tokens, gap removed"}),
@@ -112,7 +109,8 @@ class PropagationOutliers(Study):
 
         Where they have collapsed attention is uniform, and the first layer's law, scaled down, stands for no bulk.
         """
-        if np.ptp(gram[1:]) < 1e-9 or self.beta * share < COLLAPSED:
+        # scale of the scores below which tokens count as collapsed: where the law for their Gram matrix stops
+        if np.ptp(gram[1:]) < 1e-9 or self.beta * share < 0.01:
             return first.scaled(share**2)
         return CorrelatedAttentionLaw(self.beta * share, 1.0, EmpiricalLaw(gram / gram.mean()))
 
@@ -188,12 +186,7 @@ class PropagationOutliers(Study):
                     axes.plot(1, float(one.tilt.mean()), "x", ms=7, color=COLOURS[-1], label="predicted outlier")
                 axes.set(title=f"layer {layer}, gap {gap}", xlabel="rank k", ylim=(0, highest))
             row[0].set_ylabel("singular value")
-        handles = {
-            label: handle
-            for axes in grid.ravel()
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
+        shared_legend(figure, grid.ravel(), 4)
         title = f"key-query attention: T = d = {self.tokens}, β = {self.beta}"
         figure.suptitle(f"{title}, {data.sizes['draw']} draws", fontsize=8)
         return figure

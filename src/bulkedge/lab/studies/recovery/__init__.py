@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -152,9 +152,14 @@ def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
     return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
 
 
+def with_halves(models: Iterable[PooledSequences]) -> list[tuple[PooledSequences, PooledSequences]]:
+    """Each model, and the same at half the size."""
+    return [(each, halved(each)) for each in models]
+
+
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Extrapolation:
     """Top eigenvalue and overlap of so many draws of each model."""
-    return measured(lambda model, rng: model.leading(rng), [(each, halved(each)) for each in models], draws, rng, label)
+    return measured(lambda model, rng: model.leading(rng), with_halves(models), draws, rng, label)
 
 
 def top(rows: Real) -> tuple[float, Real]:
@@ -194,14 +199,6 @@ def caption(figure: Figure, study: Study, *names: str) -> None:
         symbol = f"${SYMBOLS[name]}$ = " if name in SYMBOLS else f"{name} "
         parts.append(f"{text} {name}" if name in ("draws", "sequences") else f"{symbol}{text}")
     figure.suptitle(", ".join(parts), fontsize=7)
-
-
-def below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """One legend for all panels, under them, with every entry once."""
-    entries: dict[str, Any] = {}
-    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-        entries.setdefault(label, handle)
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
 def over_signal(axes: Axes, data: xr.Dataset, name: str, colour: str, label: str, **look: Any) -> None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.pooled import PooledSequences, Table
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset
-from bulkedge.plots.style import line, panels
+from bulkedge.plots.style import line, panels, shared_legend
 from bulkedge.support.domains import Integers, parameter
 
 CLEAR, LEAST = 1.5, 0.6
@@ -54,7 +54,7 @@ class RecoveryAlignment(Study):
         models = [
             PooledSequences(self.dim, self.vocab, self.samples, 1.0, each, matrix, self.table) for each in weights
         ]
-        sizes = [(each, setting.halved(each)) for each in (replace(models[0], signal=strength) for strength in signal)]
+        sizes = setting.with_halves(replace(models[0], signal=strength) for strength in signal)
         found = setting.measured(
             lambda model, rng: setting.leading_each(model, weights, rng)[1], sizes, self.draws, rng, name
         )
@@ -108,6 +108,6 @@ class RecoveryAlignment(Study):
                 setting.over_signal(axes, one, "measured", colour, weighting, fmt=symbol)
             axes.set(xlabel=setting.SIGNAL, title=f"{name} correlation", ylim=(-0.03, 1.03))
         grid[0, 0].set_ylabel("squared overlap")
-        setting.below(figure, grid[0, 0], 3)
+        shared_legend(figure, [grid[0, 0]], 3)
         setting.caption(figure, self, "dim", "vocab", "samples", "draws")
         return figure

@@ -13,7 +13,7 @@ from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows
 from bulkedge.laws import MarchenkoPastur, TracyWidom
-from bulkedge.plots.style import THEORY, histogram, line, marks, panels
+from bulkedge.plots.style import THEORY, histogram, line, marks, panels, shared_legend
 from bulkedge.support.domains import Integers, parameter
 
 BINS, POINTS, LEVELS = 60, 400, np.linspace(0.05, 0.95, 37)
@@ -68,10 +68,10 @@ class RecoveryBulk(Study):
             share_below = np.searchsorted(found[:-1], places, side="right") / (drawn.dim - 1)
             return np.append(share_below, found[-1])
 
-        drawn = setting.measured(quantities, [(model, setting.halved(model))], self.draws, rng, label)
+        drawn = setting.measured(quantities, setting.with_halves([model]), self.draws, rng, label)
         silent = replace(model, signal=0.0, table="additive")
         edges = setting.measured(
-            lambda drawn, rng: [drawn.leading(rng)[0]], [(silent, setting.halved(silent))], self.draws, rng, label
+            lambda drawn, rng: [drawn.leading(rng)[0]], setting.with_halves([silent]), self.draws, rng, label
         )
         return self._describe(model, np.array(values), drawn, edges)
 
@@ -147,6 +147,6 @@ class RecoveryBulk(Study):
             title = rf"{weighting} weights, $\kappa$ = {float(one.kappa):.3f}"
             axes.set(xlim=(0, last), ylim=(0, height), xlabel=r"eigenvalue of $Y^{\top}Y/N$", title=title)
         grid[0, 0].set_ylabel("density")
-        setting.below(figure, grid[0, 0], 3)
+        shared_legend(figure, [grid[0, 0]], 3)
         setting.caption(figure, self, "dim", "vocab", "samples", "signal", "length", "prefix", "draws")
         return figure

@@ -14,7 +14,7 @@ from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Study, dataset, mean_marks
 from bulkedge.laws import EmpiricalLaw
 from bulkedge.laws.law import Law
-from bulkedge.plots.style import COLOURS, panels
+from bulkedge.plots.style import COLOURS, panels, shared_legend
 from bulkedge.support.domains import Integers, parameter
 
 LENGTH, PREFIX = 20, 8
@@ -119,6 +119,6 @@ class RecoveryClasses(Study):
             axes.set(xlabel="outlier", ylabel=label.replace("largest ", ""), xlim=(0.5, 2.5), ylim=(0, None))
             axes.set_xticks([1, 2])
         grid[0, 1].set_ylim(0, 1.03)
-        setting.below(figure, grid[0, 0], 3)
+        shared_legend(figure, [grid[0, 0]], 3)
         setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
         return figure

@@ -17,10 +17,6 @@ from bulkedge.recovery.learned import learned_weights
 from bulkedge.support.domains import Integers, Interval, parameter
 
 RESTARTS = 2
-FINE = 60
-"""Strengths at which the lines of the figure are computed."""
-UNLIMITED = 10**7
-"""Training sequences that leave no noise of training."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +45,15 @@ class RecoveryClassification(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train on draws of each strength, and evaluate the closed form on a finer grid."""
         population = prefix_majority(self.length, self.prefix, self.correlation)
-        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, FINE)
+        # strengths at which the lines of the figure are computed
+        signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 60)
         pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
         found = setting.measured(self._measure, pairs, self.draws, rng, "signals")
+        # training sequences that leave no noise of training
         (theory, rival), (curve, rival_curve) = (
             [
                 np.array([self._predict(replace(model, samples=samples or model.samples), rng) for model in models])
-                for samples in (None, UNLIMITED)
+                for samples in (None, (10**7))
             ]
             for models in ([self._model(each, population) for each in grid.tolist()] for grid in (signal, fine))
         )

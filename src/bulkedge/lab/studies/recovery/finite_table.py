@@ -13,7 +13,7 @@ from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import NOISE, Noise, PooledSequences, Table
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, mean_marks
-from bulkedge.plots.style import COLOURS, line, panels
+from bulkedge.plots.style import COLOURS, line, panels, shared_legend
 from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
 
 TABLES: tuple[Table, ...] = ("finite", "additive")
@@ -108,6 +108,6 @@ class RecoveryFiniteTable(Study):
                 mean_marks(axes, one.ratio, one[name], label=f"{table} table", color=colour, fmt=symbol)
             axes.set(xlabel=r"vocabulary ratio $\delta = d/V$", ylabel=label)
         grid[0, 1].set_ylim(-0.03, 1.03)
-        setting.below(figure, grid[0, 0], 4)
+        shared_legend(figure, [grid[0, 0]], 4)
         setting.caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")
         return figure

@@ -39,8 +39,6 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 LENGTHS, SIGNS = (80, 1280), 10_000
 """Lengths between which the lead of causal weights is compared (ten prefixes, where it is largest, and far beyond), and
 the sequences of signs that are drawn for each length."""
-UNLIMITED = 10**9
-"""Rows of a table in which no token occurs twice."""
 NEXT = "fitted: at 50 dimensions squares are 1.7/d and 0.8/d +- 0.3/d below their leading order"
 TICKS = (0.002, 0.005, 0.01, 0.02, 0.05)
 
@@ -78,8 +76,9 @@ class RecoveryHarmonic(Study):
             found = [self._draw(dim, vocab, rng) for _ in range(self.draws)]
             weights.append([each.mean(axis=0) for each, _ in found])
             squares.append([_squares(each - limit, apart) for each, apart in found])
+            # rows of a table in which no token occurs twice
             predicted.append(
-                [self_attention_spread(correlation, dim, size, self.score_scale) ** 2 for size in (vocab, UNLIMITED)]
+                [self_attention_spread(correlation, dim, size, self.score_scale) ** 2 for size in (vocab, (10**9))]
             )
         return dataset(
             weights=(("dim", "draw", "position"), np.array(weights), "mean weight"),

@@ -16,7 +16,7 @@ from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study
 from bulkedge.laws import MarchenkoPastur
-from bulkedge.plots.style import COLOURS, line, panels
+from bulkedge.plots.style import COLOURS, line, panels, shared_legend
 from bulkedge.support.domains import Integers, Interval, parameter
 
 LENGTH, PREFIX = 40, 30
@@ -62,20 +62,20 @@ class RecoveryHeads(Study):
         values, vectors = np.linalg.eigh(self.weights() @ correlation @ self.weights().T)
         found = setting.measured(
             lambda model, rng: _quantities(model, self.weights(), vectors[:, -1], rng),
-            [(each, setting.halved(each)) for each in models],
+            setting.with_halves(models),
             self.draws,
             rng,
             "signals",
         )
         shared = setting.measured(
             lambda model, rng: _quantities(model, SHARED, np.ones(2), rng)[:1],
-            [(models[-1], setting.halved(models[-1]))],
+            setting.with_halves(models[-1:]),
             self.draws,
             rng,
             "shared positions",
         )
         silent = replace(models[-1], signal=0.0, table="additive")
-        spread = setting.measured(_spread, [(silent, setting.halved(silent))], self.draws, rng, "shared positions")
+        spread = setting.measured(_spread, setting.with_halves([silent]), self.draws, rng, "shared positions")
         fine = np.linspace(signal[0], signal[-1], 60)
         kinds = {
             "both": (values[-1], 2 * self.sample_ratio),
@@ -149,7 +149,7 @@ class RecoveryHeads(Study):
                 line(axes, data.fine_signal, data[f"curve_{name}"].sel(kind=kind), label=said, **look)
             setting.over_signal(axes, data, name, COLOURS[0], "two heads")
             axes.set(xlabel=setting.SIGNAL, ylabel=label)
-        setting.below(figure, grid[0, 0], 4)
+        shared_legend(figure, [grid[0, 0]], 4)
         setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
         return figure
 

@@ -14,7 +14,7 @@ from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, mean_marks
-from bulkedge.plots.style import COLOURS, line, panels
+from bulkedge.plots.style import COLOURS, line, panels, shared_legend
 from bulkedge.support.domains import Integers, Interval, parameter
 from bulkedge.visibility import softmax
 
@@ -52,10 +52,10 @@ class RecoveryLayers(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Layers on drawn sequences."""
         models = self.model(1), self.model(2)
-        pair = models[1], setting.halved(models[1])
         found = setting.measured(
-            lambda each, rng: _quantities(each, self.score_scale, rng), [pair], self.draws, rng, "draws"
-        )
+            lambda each, rng: _quantities(each, self.score_scale, rng),
+            setting.with_halves(models[1:]), self.draws, rng, "draws",
+        )  # fmt: skip
         shape = (self.draws, DEPTH, LENGTH)
         dims = "draw", "depth", "position"
         return dataset(
@@ -97,7 +97,7 @@ class RecoveryLayers(Study):
         for axes in grid[0]:
             axes.set_xlabel("position")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        setting.below(figure, left, 3)
+        shared_legend(figure, [left], 3)
         setting.caption(figure, self, "dim", "vocab_ratio", "signal", "score_scale", "draws")
         return figure
 

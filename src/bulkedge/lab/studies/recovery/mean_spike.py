@@ -11,13 +11,11 @@ from matplotlib.figure import Figure
 from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Study, dataset
-from bulkedge.plots.style import COLOURS, line, panels
+from bulkedge.plots.style import COLOURS, line, panels, shared_legend
 from bulkedge.support.domains import Choice, Integers, Interval, parameter
 
 WEAK, STRONG = 0.75, 1.35
 """Signals, in units of that at which the two spikes are the same, that are clear of it."""
-FINE = 120
-"""Strengths at which the lines of the figure are computed."""
 CENTRED = {"as drawn": False, "centred": True}
 
 
@@ -51,8 +49,9 @@ class RecoveryMeanSpike(Study):
         """Both tables over the signal; the signal's own spike is the same in both."""
         signal = np.linspace(self.strongest / self.signals, self.strongest, self.signals)
         raw = self.model()
+        # strengths at which the lines of the figure are computed
         models, curve = (
-            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, FINE))
+            [replace(raw, signal=each) for each in at] for at in (signal, np.linspace(0.02, self.strongest, 120))
         )
         found = [
             setting.leading([replace(each, centered=centered) for each in models], self.draws, rng, label)
@@ -128,6 +127,6 @@ class RecoveryMeanSpike(Study):
             axes.set_xlabel(setting.SIGNAL)
         left.set_ylabel("largest eigenvalue")
         right.set(ylabel="squared overlap", ylim=(-0.03, 1.03))
-        setting.below(figure, left, 3)
+        shared_legend(figure, [left], 3)
         setting.caption(figure, self, "dim", "vocab", "samples", "weighting", "draws")
         return figure

@@ -49,9 +49,7 @@ class RecoveryPhaseDiagram(Study):
         correlation = spiked_correlation(LENGTH, np.arange(LENGTH) < SUPPORT, STRENGTH)
         weights = [setting.weights_of(weighting, correlation) for weighting in SHOWN]
         places = np.array([*PROBES, *(self._between(each, correlation) for each in WITHIN)])
-        pairs = [
-            (each, setting.halved(each)) for each in (self._model(weights[0], correlation, *place) for place in places)
-        ]
+        pairs = setting.with_halves(self._model(weights[0], correlation, *place) for place in places)
         found = setting.measured(
             lambda model, rng: setting.leading_each(model, weights, rng)[1], pairs, self.draws, rng, "points"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,7 +15,7 @@ from bulkedge.ensembles.weights import pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, mean_marks
 from bulkedge.laws import MarchenkoPastur, TracyWidom
-from bulkedge.plots.style import COLOURS, line, panels
+from bulkedge.plots.style import COLOURS, line, panels, shared_legend
 from bulkedge.support.domains import Integers, Interval, parameter
 
 ABOVE, BELOW, BETWEEN = 1.3, 0.8, 0.75
@@ -58,9 +57,7 @@ class RecoveryPopulation(Study):
         threshold = delta + np.sqrt(delta)
         relative, fine = np.linspace(0.5, 2.5, self.strengths), np.linspace(0.5, 2.5, 201)
         models, curve = ([self.model(each * threshold) for each in at] for at in (relative, fine))
-        found = setting.measured(
-            _quantities, [(each, setting.halved(each)) for each in models], self.draws, rng, "strengths"
-        )
+        found = setting.measured(_quantities, setting.with_halves(models), self.draws, rng, "strengths")
         data = {
             f"{kind}{name}": (("strength", "draw"), values[..., number])
             for number, name in enumerate(QUANTITIES)
@@ -156,11 +153,7 @@ class RecoveryPopulation(Study):
         for axes in grid[0]:
             axes.axvline(1.0, color="black", lw=0.8, ls=":")
             axes.set_xlabel(r"strength $\omega$ over $\delta + \sqrt{\delta}$")
-        entries: dict[str, Any] = {}
-        for axes in grid[0]:
-            handles, labels = axes.get_legend_handles_labels()
-            entries |= dict(zip(labels, handles, strict=True))
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
+        shared_legend(figure, grid[0], 3)
         setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "draws")
         return figure
 

@@ -14,7 +14,7 @@ from bulkedge.ensembles.pooled import PooledSequences
 from bulkedge.ensembles.weights import optimal_weights, pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, mean_marks
-from bulkedge.plots.style import COLOURS, panels
+from bulkedge.plots.style import COLOURS, panels, shared_legend
 from bulkedge.support.domains import Integers, parameter
 
 LENGTH, SHORT, LONG = 20, 4, 16
@@ -56,8 +56,7 @@ class RecoverySampleCorrelations(Study):
         parts = []
         for weighting in shown:
             models = self.models(weighting)
-            pair = (models["mixed"], setting.halved(models["mixed"]))
-            found = setting.measured(_quantities, [pair], self.draws, rng, weighting)
+            found = setting.measured(_quantities, setting.with_halves([models["mixed"]]), self.draws, rng, weighting)
             data: dict[str, Any] = {}
             for number, (name, meaning) in enumerate(QUANTITIES):
                 data[name] = ("draw", found.plain[0, :, number], {"long_name": meaning})
@@ -95,7 +94,7 @@ class RecoverySampleCorrelations(Study):
             axes.set(ylabel=label, xlim=(-0.5, len(places) - 0.5), ylim=(0, None))
             axes.set_xticks(list(places), [f"{each} weights" for each in data.weighting.values.tolist()])
         grid[0, 1].set_ylim(0, 1.03)
-        setting.below(figure, grid[0, 0], 4)
+        shared_legend(figure, [grid[0, 0]], 4)
         setting.caption(figure, self, "dim", "vocab_ratio", "sample_ratio", "signal", "draws")
         return figure
 

@@ -21,13 +21,8 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 
 SIGNALS = (0.6, 0.8, 1.0, 1.2, 1.4)
 """Signals at which alignment is simulated, over the predicted threshold: the crossing may be anywhere between."""
-POWER = 1 / 3
-"""At the threshold the squared overlap falls with this power of the dimension; below it with the first, and above it is
-a constant (the transition of Baik, Ben Arous and Peche)."""
 BLOCKS = 50
 """Blocks of draws that the jackknife leaves out in turn."""
-SHIFT = 0.25
-"""Relative shift of a crossing over ``(d d')**(-1/3)``, measured at 60 and 15 dimensions: 0.025 +- 0.008."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,8 @@ class RecoveryThresholds(Study):
             where = "over the prefixes, where overlaps at two dimensions cross"
             text, place = f"{weighting} weights: mean critical signal {where}", "recovery: Figure 5(a), Section 3.5"
             printed = "the population's threshold, equation 34", predicted * unlimited
-            finite_size = predicted * SHIFT * (self.dim**2 / 4) ** (-1 / 3)
+            # relative shift of a crossing over ``(d d')**(-1/3)``, measured at 60 and 15 dimensions: 0.025 +- 0.008
+            finite_size = predicted * 0.25 * (self.dim**2 / 4) ** (-1 / 3)
             reason = "fitted: at 60 and 15 dimensions crossings are 2.5 % high, and shift by 1/d**(2/3)"
             yield Claim(text, place, Estimate.mean(critical), predicted, printed, finite_size, reason)
         yield from self._lead(data)
@@ -255,7 +251,9 @@ def _scaled_overlaps(model: PooledSequences, weights: list[Real], units: Real, r
         for signal in threshold * np.array(SIGNALS):
             covariance = bulk + signal * (cross + cross.T) + signal**2 * spike
             found.append((eigh(covariance, subset_by_index=(last, last))[1][:, 0] @ unit) ** 2)
-    return np.reshape(found, (len(weights), -1)) * model.dim**POWER
+    # at the threshold the squared overlap falls with this power of the dimension; below it with the first, and above it
+    # is a constant (the transition of Baik, Ben Arous and Peche)
+    return np.reshape(found, (len(weights), -1)) * model.dim ** (1 / 3)
 
 
 def crossing(large: Real, small: Real) -> Real:

@@ -24,8 +24,6 @@ from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.errors import UnresolvedError
 
 CLOSEST = -72.0  # points are sought from a relative distance of exp(-72) = 5e-32 to the end of a gap onwards
-NARROWEST = 1e-30
-"""Gaps narrower than this share of the whole law are taken as closed: an end at zero is rarely known better."""
 FEWEST = 4096
 """Gaps with fewer numbers in them are taken as closed too. Unless the perturbation is as small, 1e-12 of the locations,
 overlaps there are below 1e-20."""
@@ -70,7 +68,8 @@ def gaps_between(pieces: list[tuple[float, float]], *, open_above: bool = True) 
     last = ordered[0][0]
     size = max(abs(end) for piece in ordered for end in piece)
     for left, right in ordered:
-        if not high or left - last > max(NARROWEST * size, FEWEST * float(np.spacing(max(abs(left), abs(last))))):
+        # gaps narrower than this share of the whole law are taken as closed: an end at zero is rarely known better
+        if not high or left - last > max(1e-30 * size, FEWEST * float(np.spacing(max(abs(left), abs(last))))):
             high.append(left)
             low.append(right)
         last = max(last, right)
