@@ -30,6 +30,8 @@ STRIDES = 2, 1
 """How often z is quartered in one step on the way down to the axis: boldly first, then, where that led nowhere, with
 care."""
 TRIAL = 20  # steps of Newton's method from each height of a descent to the axis: the next height tries again
+STRIKES = 3  # steps of Newton's method on the axis that may be longer than the one before
+TRIES = 25  # steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap
 Far = Callable[[Complex], Complex]
 Prove = Callable[[Real], tuple[Complex, BoolArray]]
 
@@ -310,8 +312,7 @@ def real_fixed_point(step: SelfMap, x: Real, start: Complex) -> tuple[Complex, B
             # where there is no real fixed point, steps grow again and again
             strikes[active] += ~(length < before[active])
             before[active] = length
-            # steps of Newton's method on the axis that may be longer than the one before
-            active = active[(length > 4 * EPS) & (strikes[active] <= 3)]
+            active = active[(length > 4 * EPS) & (strikes[active] <= STRIKES)]
             if not len(active):
                 break
         shift, jacobian, error = step(u, x + 0j)
@@ -341,8 +342,7 @@ class FixedPointCurve:
 
     def density(self, x: Real) -> tuple[Real, Real]:
         """Density and a bound on its rounding error at points of the bulk."""
-        # steps of Newton's method from known points; points that need more are proved otherwise, or lie in a gap
-        iterations = 60 if self.prove is None else 25
+        iterations = 60 if self.prove is None else TRIES
         u, proved = bulk_fixed_point(self.step, x, self._start(x), iterations=iterations)
         if not proved.all():
             u[:, ~proved] = self._search(x[~proved])
