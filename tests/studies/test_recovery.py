@@ -16,7 +16,7 @@ from bulkedge.lab.studies.items import ITEMS
 from bulkedge.lab.studies.recovery import (
     Predictions,
     correlations,
-    extrapolated,
+    extrapolate,
     outlier_roots,
     thresholds,
     weights_of,
@@ -209,7 +209,7 @@ def test_extrapolation_takes_off_the_first_order():
     """``limit + c/d`` at d and d/2, two small draws for each large one."""
     limit, slope = 3.0, 7.0
     large, small = np.full((4, 2), limit + slope / 100), np.full((8, 2), limit + slope / 50)
-    np.testing.assert_allclose(extrapolated(large, small), np.full((4, 2), limit), rtol=1e-12)
+    np.testing.assert_allclose(extrapolate(large, small), np.full((4, 2), limit), rtol=1e-12)
 
 
 def test_difference_of_estimates():

@@ -13,7 +13,7 @@ from bulkedge.lab.studies.propagation import (  # noqa: E402
     forward,
     isometric,
     reference_losses,
-    trained,
+    train,
 )
 from bulkedge.lab.studies.propagation.plateau import _crossing, _power  # noqa: E402
 from bulkedge.lab.studies.propagation.real_task import SHAPES, PropagationRealTask, _decoder, _weights, manual  # noqa: E402
@@ -65,10 +65,10 @@ def test_networks_learn_their_own_inputs_from_the_same_start():
     """Learning rates and gaps start alike but for the gap; networks trained alone and together go the same way."""
     inputs = isometric(3, 2, 6, np.random.default_rng(0))
     network = Architecture("key-query", "skip", 2)
-    losses = trained(inputs, network, (0.01, 0.1), 5, np.random.default_rng(1))
+    losses = train(inputs, network, (0.01, 0.1), 5, np.random.default_rng(1))
     assert losses.shape == (2, 2, 3, 6)
     np.testing.assert_allclose(losses[:, 0, :, 0], losses[:, 1, :, 0], rtol=1e-5)
-    alone = trained(inputs[:1], network, (0.1,), 5, np.random.default_rng(1))
+    alone = train(inputs[:1], network, (0.1,), 5, np.random.default_rng(1))
     np.testing.assert_allclose(alone[:, 0, 0], losses[:, 1, 0], rtol=1e-3)
 
 

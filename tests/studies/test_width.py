@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from scipy.special import ndtr
 
-from bulkedge.lab.studies.width import distribution_function, excess, extrapolated, kurtosis, slope
+from bulkedge.lab.studies.width import distribution_function, excess, extrapolate, kurtosis, slope
 from bulkedge.lab.studies.width.activations import gap
 from bulkedge.lab.studies.width.kl_decay import NODES as POINTS
 from bulkedge.lab.studies.width.kl_decay import (
@@ -16,7 +16,7 @@ from bulkedge.lab.studies.width.kl_decay import (
     gaussians,
     leading_order,
 )
-from bulkedge.lab.studies.width.positions import kernel_moments, rotated
+from bulkedge.lab.studies.width.positions import kernel_moments, rotate
 from bulkedge.lab.studies.width.sequence import WidthSequence, joint_limit, scaled_kernel
 from bulkedge.lab.studies.width.training import LayerParameters, WidthTraining
 from bulkedge.programs import ACTIVATIONS, FiniteMixture, HeadMixture, equal_correlations
@@ -129,11 +129,11 @@ def test_moments_without_positions_are_those_of_the_mixture():
 def test_rotations():
     """They keep norms, leave position zero alone, and products depend on distances only."""
     keys = np.random.default_rng(3).standard_normal((4, 3, 16))
-    turned = rotated(keys, np.array([0, 5, 9]))
+    turned = rotate(keys, np.array([0, 5, 9]))
     assert turned[:, 0] == pytest.approx(keys[:, 0])
     assert np.sum(turned**2, axis=2) == pytest.approx(np.sum(keys**2, axis=2))
-    assert rotated(keys[..., :15], np.array([0, 5, 9]))[..., 14] == pytest.approx(keys[..., 14])  # of odd width
-    further = rotated(keys, np.array([100, 105, 109]))
+    assert rotate(keys[..., :15], np.array([0, 5, 9]))[..., 14] == pytest.approx(keys[..., 14])  # of odd width
+    further = rotate(keys, np.array([100, 105, 109]))
     assert turned @ turned.transpose(0, 2, 1) == pytest.approx(further @ further.transpose(0, 2, 1))
 
 
@@ -171,7 +171,7 @@ def test_statistics():
     assert abs(excess(draws).value) < 5 * excess(draws).error
     power = slope([1, 2, 4], [Estimate(8.0, 0.1), Estimate(2.0, 0.1), Estimate(0.5, 0.1)])
     assert power.value == pytest.approx(-2)
-    assert extrapolated(Estimate(1.5, 0.3), Estimate(1.25, 0.2)) == pytest.approx((1.0, 0.5, np.inf))
+    assert extrapolate(Estimate(1.5, 0.3), Estimate(1.25, 0.2)) == pytest.approx((1.0, 0.5, np.inf))
     curves = distribution_function(np.full(100, 4.0), np.array([-2.0, 0.0, 2.0]))
     assert curves == pytest.approx(np.broadcast_to(ndtr([-1.0, 0.0, 1.0]), curves.shape))
 

@@ -190,7 +190,7 @@ def open_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Ex
         except ImportError:
             raise click.ClickException("--cluster needs Dask: pip install 'bulkedge[cluster]'") from None
         make: Any = Client  # whose stubs type its constructor in some environments and not in others
-        logging.disable(logging.ERROR)  # what becomes of the connection is told by us, and not by its own log
+        logging.disable(logging.ERROR)  # what becomes of the connection is said by us, and not by its own log
         try:
             with make(cluster, timeout=10) as client:
                 yield client.get_executor(pure=False), sum(client.nthreads().values())

@@ -1,4 +1,4 @@
-"""``bulkedge reproduce``: runs studies, tells how that goes, and prints their claims."""
+"""``bulkedge reproduce``: runs studies, reports how that goes, and prints their claims."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def explanation(error: Exception) -> str:
 
 
 class RunReporter:
-    """Tells on stderr how a run of studies goes."""
+    """Reports on stderr how a run of studies goes."""
 
     def __init__(self, head: Heading) -> None:
         self.head, self.kept = head, 0
@@ -150,7 +150,7 @@ def progress(step: StudyStep) -> str:
 
 
 def remaining(step: StudyStep) -> str:
-    """The time left, if there is any and it can be told."""
+    """The time left, if there is any and it is known."""
     return f", {about(step.left)} left" if step.left else ""
 
 

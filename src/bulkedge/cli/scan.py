@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from bulkedge.models.scanning.removal import Removal
     from bulkedge.models.scanning.results import Scan
 
-# Columns of the terminal's table, and what stands above them; how far texts agree is told of several only. The last is
-# the factor on the scores that keeps the entropy of rows at eight times the tokens, where there is room for it.
+# Columns of the terminal's table, and what stands above them; how far texts agree is shown for several only. The last
+# is the factor on the scores that keeps the entropy of rows at eight times the tokens, where there is room for it.
 SHOWN = {
     "layer": "layer", "head": "head", "kinds": "kind", "agreement": "agree", "beta": "β", "entropy": "entropy",
     "sink_mass": "sink", "offset": "offset", "offset_mass": "mass", "near_mass": "near", "column_energy": "columns",
@@ -244,7 +244,7 @@ def scan_with_options(name: str, texts: list[str] | None, given: Mapping[str, An
 
 @contextmanager
 def print_warnings() -> Iterator[None]:
-    """Tell each warning of the package once, after the work and without the place in the source that it came from."""
+    """Print each warning of the package once, after the work and without the place in the source that it came from."""
     with warnings.catch_warnings(record=True) as heard:
         for category in (RegimeWarning, AccuracyWarning):
             warnings.simplefilter("always", category)

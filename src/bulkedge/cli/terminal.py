@@ -135,7 +135,7 @@ class PlainProgress:
     """Lines on stderr, not too many."""
 
     def __init__(self) -> None:
-        self.began = self.told = time.monotonic()
+        self.began = self.printed = time.monotonic()
         self.heading, self.pause = "", PLAIN_SECONDS
 
     def head(self, text: str, done: int = 0, total: int | None = None, /) -> None:  # noqa: ARG002  # for bars
@@ -147,11 +147,11 @@ class PlainProgress:
         now = time.monotonic()
         if event.done == 0:
             self.began = now
-        if now - self.told > self.pause and event.done:
+        if now - self.printed > self.pause and event.done:
             rate = event.done / max(now - self.began, 1e-9)
             left = (event.total - event.done) / rate
             tell(f"{self.heading}{event.label}: {event.done} of {event.total}, {rate:.3g}/s, {left:.0f} s left")
-            self.told, self.pause = now, min(2 * self.pause, LONGEST_SECONDS)
+            self.printed, self.pause = now, min(2 * self.pause, LONGEST_SECONDS)
 
 
 if TYPE_CHECKING:

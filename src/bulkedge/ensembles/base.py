@@ -54,7 +54,7 @@ class Ensemble(ABC):
 
     @abstractmethod
     def law(self) -> Law:
-        """The limiting law; a ``RegimeWarning`` tells where the matrix is not near it."""
+        """The limiting law; a ``RegimeWarning`` says where the matrix is not near it."""
 
     def _parameters(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]

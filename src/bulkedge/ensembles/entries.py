@@ -96,7 +96,7 @@ class LargeEntries:
         rest = entry - mean - np.einsum("k,krs,kc->crs", number[low], coefficients, basis)
         parts = [separate(np.sqrt(n) * each, weights) for n, each in zip(number[low], coefficients, strict=True)]
         variances, rows, columns = (np.array(part) for part in zip(*parts, strict=True))
-        # A - uu' vanishes on the constant vector: one direction of T less
+        # A - uu' vanishes on the constant vector: one direction fewer than T
         kept = 1 - 1 / self.tokens
         squares = np.maximum(entry - 1, 0.0) ** 2 / self.tokens
         fourth = self.tokens * mass[:, None, None] * squares**2

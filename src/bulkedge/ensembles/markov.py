@@ -75,7 +75,7 @@ class RandomMarkov(Parametric, Ensemble):
     def law(self) -> Law:
         """Quarter circle, squared (*propagation*, Lemma 3).
 
-        A warning tells where lognormal entries are so unequal that single ones hold the variance.
+        A warning says where lognormal entries are so unequal that single ones hold the variance.
         """
         self.check_tails("the quarter circle", stacklevel=3)
         return QuarterCircle(self.variance).squared()
@@ -106,7 +106,7 @@ class RandomMarkov(Parametric, Ensemble):
         """``T s_1(A)**2``, about ``T + variance``: the columns do not sum to one exactly (*propagation*, Theorem 2).
 
         It is ``T/(1 - v)`` with v the variance of the column sums (:mod:`bulkedge.laws.attention.perron`), which is
-        ``variance/T`` where tails are light. A warning tells where it is a lower bound only.
+        ``variance/T`` where tails are light. A warning says where it is a lower bound only.
         """
         if self.entries != "lognormal":
             return self.tokens / (1 - self.variance / self.tokens)

@@ -217,7 +217,7 @@ class PooledMixture(Parametric, Ensemble):
             warnings.warn(repetition_message(what, self.weights, excess), RegimeWarning, stacklevel=3)
 
     def law(self) -> Law:
-        """The population's bulk seen through N samples; a warning tells where too few positions have the weight."""
+        """The population's bulk seen through N samples; a warning says where too few positions have the weight."""
         self._warn_of_repetition("the bulk")
         return free_mul(self._population, MarchenkoPastur(self.dim / self.samples))
 
@@ -227,7 +227,7 @@ class PooledMixture(Parametric, Ensemble):
         With Q the noise over kappa, ``G = tr (z - Q)**-1/d`` and ``tau = tr Sigma (z - Q)**-1/d``, an outlier is where
         an eigenvalue of ``M(z) = alpha/kappa A (gram G + diag(d/V_k) tau) A'`` is one, ``A = sqrt(pi) (1 - 1 pi')``,
         because class means are ``mu_k`` plus noise of covariance ``Sigma/V_k``. Silverstein's equation gives ``tau =
-        psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M tells the squared length
+        psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M gives the squared length
         within the span of the means, ``-alpha/kappa G**2 q'A gram A'q/q'M'q``. For means with loadings ``gram G`` is
         ``B = mu'(z - Q)**-1 mu = mu'(z - (1 + delta psi) Sigma)**-1 mu``, and ``G**2 gram`` is ``B gram**-1 B``.
         """

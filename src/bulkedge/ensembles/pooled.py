@@ -148,7 +148,7 @@ class PooledSequences(Parametric, Ensemble):
 
         The fourth free cumulant of the bulk exceeds that of ``kappa MP(delta) * MP(gamma)`` by this many squared
         variances, as two sequences may share a token at all four places where they meet. Beyond
-        ``MOST_REPETITION`` a :class:`~bulkedge.support.errors.RegimeWarning` tells that the free product is off.
+        ``MOST_REPETITION`` a :class:`~bulkedge.support.errors.RegimeWarning` says that the free product is off.
         """
         return repetition(self.weights, self.vocab_ratio, self.sample_ratio)
 

@@ -71,7 +71,7 @@ class StackLayer:
 
     @property
     def stable_rank_excess(self) -> float:
-        """Stable rank of ``Sigma_l`` less one, free of cancellation."""
+        """Stable rank of ``Sigma_l`` minus one, free of cancellation."""
         return stable_rank_excess(self.singular_values**2)
 
     @property
@@ -190,7 +190,7 @@ class AttentionStack(Parametric, Ensemble):
         return float(np.sqrt(np.log1p(self.variance)))
 
     def step(self, signal: Any, weights: LayerWeights, repair: Repair | None = None) -> tuple[Any, Any]:
-        """One layer: the attention, repaired if told so, and the signal after it; NumPy or torch."""
+        """One layer: the attention, repaired where asked, and the signal after it; NumPy or torch."""
         xp = array_namespace(signal)
         attention = (repair or self._repair_attention)(self.attend(signal, weights))
         output = attention @ signal @ weights.values
@@ -358,7 +358,7 @@ class AttentionStack(Parametric, Ensemble):
         return IndependentProduct(FussCatalan(self.depth), FussCatalan(self.depth, self.passed))
 
     def predicted_stable_rank_excess(self) -> float:
-        """Stable rank of ``Sigma_L`` less one, at this number of tokens and to leading order in it.
+        """Stable rank of ``Sigma_L`` minus one, at this number of tokens and to leading order in it.
 
         With the gap, ``A_L ... A_1 = u v' + P`` with ``P`` the product without the gap, because ``(A - uu') u = 0``.
         The largest eigenvalue is that of ``u v'``, ``(d sigma_V**2)**L``, and what is beside it has the law of the

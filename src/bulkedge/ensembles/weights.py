@@ -122,7 +122,7 @@ def causal_signal(length: int, prefix: int, correlation: float) -> float:
     """``alpha`` of the causal weights with a correlated prefix (*recovery*, equation 43).
 
     ``kappa + r (m**2 - q)``: m is the mass ``(1 + p + p D)/L`` of the prefix and q its sum of squares, which is kappa
-    less ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
+    minus ``(2 (L - 1 - p) - (2 p + 1) D - p D**2)/L**2``, with ``D = H_{L-1} - H_p``.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def free_deconvolve(values: ArrayLike, ratio: float, *, rng: int = 0) -> Populat
     values : array_like
         All eigenvalues of the sample covariance, zeros included, at least ten.
     ratio : float
-        Dimension over number of samples; of centred data, over the number less one.
+        Dimension over number of samples; of centred data, over the number minus one.
     rng : int
         Seed of the refits that give the error.
 
@@ -159,7 +159,7 @@ def shrink_spectrum(values: ArrayLike, ratio: float) -> Real:
     values : array_like
         All eigenvalues of the sample covariance, in any order; zeros where there are fewer samples than dimensions.
     ratio : float
-        Dimension over number of samples, one and above included; of centred data, over the number less one.
+        Dimension over number of samples, one and above included; of centred data, over the number minus one.
 
     Returns
     -------

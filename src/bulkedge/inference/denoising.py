@@ -101,7 +101,7 @@ def denoise(
     ------
     DomainError
         If the matrix is not a matrix of finite numbers, or if more than half of its values are zero: then nothing in
-        it tells the noise.
+        it shows the noise.
 
     Examples
     --------

@@ -412,7 +412,7 @@ def _sample_laws(values: Real) -> Iterator[Trial]:
 
 
 def _kurtosis(entries: Real) -> float:
-    """Excess kurtosis, of entries less their mean."""
+    """Excess kurtosis, of entries minus their mean."""
     centred = (entries - entries.mean()) / max(float(np.abs(entries).max()), np.finfo(float).tiny)
     square = float(np.mean(centred**2))
     return float(np.mean(centred**4)) / square**2 - 3 if square > 0 else 0.0

@@ -2,7 +2,7 @@
 
 The logarithm of the entries are the scores, up to a constant in each row. Less the means of rows and columns they are
 those of a head without popular keys: their spread is beta, and the participation of their singular values,
-``(sum s**2)**2/sum s**4 = 1/(1/d + 2/T)`` for Gaussian queries and keys, tells the dimension d.
+``(sum s**2)**2/sum s**4 = 1/(1/d + 2/T)`` for Gaussian queries and keys, gives the dimension d.
 
 >>> head = FreshHead(tokens=256, beta=0.7, head_dim=64, qk_norm=True, causal=False)
 >>> beta, dim, _ = scores_of(head.sample(np.random.default_rng(0)))
@@ -79,7 +79,7 @@ class FreshHead(NamedTuple):
 
 
 def centre(attention: Real, *, causal: bool) -> Real:
-    """Attention less its mean, times the root of the tokens: the matrix whose values laws of heads are of."""
+    """Attention minus its mean, times the root of the tokens: the matrix whose values laws of heads are of."""
     tokens = len(attention)
     mean = Mask.causal(tokens).mean() if causal else attention.mean(axis=0)
     return np.sqrt(tokens) * (attention - mean)
@@ -94,7 +94,7 @@ def _streams(head: FreshHead) -> list[np.random.Generator]:
 def whole_spectra(head: FreshHead) -> tuple[Real, Real]:
     """All squared singular values of fresh heads around this one, and what is read off each as it was off this one.
 
-    Beta and the dimension scatter by more than they are in doubt, so that their effect on the values can be told.
+    Beta and the dimension scatter by more than they are in doubt, so that their effect on the values shows.
     """
     values, estimates = [], []
     for rng in _streams(head):
@@ -107,7 +107,7 @@ def whole_spectra(head: FreshHead) -> tuple[Real, Real]:
 
 
 def estimates_of(attention: Real, *, causal: bool) -> tuple[float, float]:
-    """What was fitted to a head: logarithm of beta, and one over the dimension, zero where none is told."""
+    """What was fitted to a head: logarithm of beta, and one over the dimension, zero where none is known."""
     beta, dim, _ = read_scores(attention, causal=causal)
     return float(np.log(beta)), 1 / dim
 

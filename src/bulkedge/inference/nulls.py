@@ -437,7 +437,7 @@ def exchangeable_distances(values: Real, covariates: Real | None = None) -> tupl
     """
     low, high = np.median(values[:, 0]), np.median(values[:, -1])
     rows = len(values)
-    # simulated spectra for each linear statistic: fewer do not tell the covariance
+    # simulated spectra for each linear statistic: fewer do not show the covariance
     count = max(1, min(degrees(values.shape[1]), rows // 8))
     points = (2 * values - low - high) / max(high - low, np.finfo(float).tiny)
     sums = np.stack([chebyshev_sums(each, count) for each in points])

@@ -9,8 +9,7 @@ from bulkedge.laws.attention.sharp_head import SharpHeadLaw
 from bulkedge.laws.attention.window import WindowLaw
 from bulkedge.laws.classical.empirical import EmpiricalLaw, PoissonLaw
 from bulkedge.laws.classical.free import free_add, free_mul, rectangular_add
-from bulkedge.laws.classical.log_normal import FreeLogNormal
-from bulkedge.laws.classical.product import FussCatalan, IndependentProduct, MarchenkoPastur, ProductLaw
+from bulkedge.laws.classical.product import FreeLogNormal, FussCatalan, IndependentProduct, MarchenkoPastur, ProductLaw
 from bulkedge.laws.classical.profile import ProfileLaw
 from bulkedge.laws.classical.semicircle import QuarterCircle, Semicircle, SumLaw
 from bulkedge.laws.classical.tracy_widom import TracyWidom

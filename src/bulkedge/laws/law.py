@@ -18,8 +18,7 @@ from scipy.optimize import brentq
 from bulkedge.laws.classical.tracy_widom import TracyWidom
 from bulkedge.laws.distribution import Distribution, Unit
 from bulkedge.laws.engine.measure.cauchy import atom_transforms
-from bulkedge.laws.engine.measure.continuum import Continuum, resolve
-from bulkedge.laws.engine.measure.crossings import CLOSEST
+from bulkedge.laws.engine.measure.continuum import CLOSEST, Continuum, resolve
 from bulkedge.laws.engine.measure.panels import REMEDY, DensityFunction, SupportInterval, UnresolvedDensityError
 from bulkedge.laws.engine.subordination.problem import check_moments
 from bulkedge.laws.spikes.rank_one import Outlier, Spike, additive_spike, sample_spike
@@ -161,7 +160,7 @@ class Law(Distribution):
         -------
         float or array
             The density, of the same shape: zero outside the support, infinite at hard edges, nan where x is. It
-            integrates to one less the mass of the atoms.
+            integrates to one minus the mass of the atoms.
 
         Examples
         --------

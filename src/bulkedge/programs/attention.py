@@ -92,7 +92,7 @@ class Perceptron(Parametric):
 
 @takes(x=TRACED)
 def layer_norm(x: Traced) -> Traced:
-    """Every vector less its mean, over its standard deviation.
+    """Every vector minus its mean, over its standard deviation.
 
     Parameters
     ----------

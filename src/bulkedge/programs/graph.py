@@ -438,7 +438,7 @@ def moment(vectors: Traced) -> Traced:
 
 @takes(vectors=TRACED)
 def center(vectors: Traced) -> Traced:
-    """Each vector less the mean of its coordinates.
+    """Each vector minus the mean of its coordinates.
 
     Parameters
     ----------

@@ -238,7 +238,7 @@ class SumCopies(Instruction):
 
 @dataclass(frozen=True)
 class Center(Instruction):
-    """Vectors less the mean of their coordinates."""
+    """Vectors minus the mean of their coordinates."""
 
     vectors: str
     reads = ("vectors",)

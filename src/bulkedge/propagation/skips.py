@@ -22,8 +22,7 @@ from scipy.linalg import expm
 from bulkedge.ensembles.stack import AttentionStack
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import rectangular_add
-from bulkedge.laws.classical.log_normal import FreeLogNormal
-from bulkedge.laws.classical.product import MarchenkoPastur
+from bulkedge.laws.classical.product import FreeLogNormal, MarchenkoPastur
 from bulkedge.laws.law import Law
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Instance, Integers, Interval, takes

@@ -33,7 +33,7 @@ from bulkedge.support.domains import FINITE, GENERATOR, MATRIX, Integers, Interv
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import softmax
 
-REACH = 15.0  # bound on the logits: weights down to exp(-30) of the largest are told from zero
+REACH = 15.0  # bound on the logits: weights down to exp(-30) of the largest differ from zero
 
 
 class LearnedWeights(NamedTuple):

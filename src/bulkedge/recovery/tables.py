@@ -41,7 +41,7 @@ from bulkedge.support.domains import FINITE, Integers
 from bulkedge.support.errors import DomainError
 from bulkedge.support.random import numpy_generator
 
-GROUPS = 6  # sizes of rows that the elliptical law tells apart
+GROUPS = 6  # sizes of rows that the elliptical law distinguishes
 
 
 class TableFit(NamedTuple):

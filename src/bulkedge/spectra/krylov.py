@@ -121,7 +121,7 @@ class Basis(list[Any]):
         super().append(array[:, filled : filled + width])
 
     def less(self, block: Any) -> tuple[Any, Any]:
-        """A block less its components along all columns."""
+        """A block minus its components along all columns."""
         xp, parts = array_namespace(block), []
         for array, filled in self._arrays:
             known = array[:, :filled]

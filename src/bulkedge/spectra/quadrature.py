@@ -91,7 +91,7 @@ def simulated_deviations(
 
 
 def _deviations(truth: SpectralDensity, nodes: list[Real], weights: list[Real], points: list[Any]) -> tuple[Real, Real]:
-    """Distribution functions that are made of Gauss rules as one was made of its own, less that one, and where."""
+    """Distribution functions that are made of Gauss rules as one was made of its own, minus that one, and where."""
     knots = np.concatenate([[truth.bottom], truth.nodes, [truth.top]])
     places = np.concatenate([np.linspace(*each, 4, endpoint=False) for each in pairwise(knots)])
     # point masses are compared on either side

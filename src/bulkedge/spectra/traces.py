@@ -50,7 +50,7 @@ def trace_of(
     Returns
     -------
     Estimate
-        The sum, its standard error from the scatter of the probes, and their number less one as its freedom. The error
+        The sum, its standard error from the scatter of the probes, and their number minus one as its freedom. The error
         is zero where all values were found.
 
     Examples
@@ -189,7 +189,7 @@ def stable_rank(matrix: Any) -> Any:
 
 
 def stable_rank_excess(values: ArrayLike) -> float:
-    """Stable rank less one, from singular values: near a collapse the difference keeps its digits."""
+    """Stable rank minus one, from singular values: near a collapse the difference keeps its digits."""
     return float(np.sum(_relative(values)[:-1] ** 2))
 
 

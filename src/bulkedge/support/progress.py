@@ -1,4 +1,4 @@
-"""Progress of long work, told to whoever listens: the library counts, the command line draws the bar.
+"""Progress of long work, reported to whoever listens: the library counts, the command line draws the bar.
 
 >>> with listen(lambda event: print(event.label, event.done, event.total)):
 ...     for _ in track(range(2), "draws"):

@@ -54,7 +54,7 @@ class CausalChannel:
         Share of all attention that each key gets, its column sum over the number of rows; they sum to one.
     total : array of shape (...)
         Sum of the predicted columns over the number of rows before they were made to sum to one. Rows and columns are
-        predicted apart, so what it differs from one tells how far to trust the popularity.
+        predicted apart, so what it differs from one says how far to trust the popularity.
     explicit : array of shape (..., explicit)
         Positions of the keys whose columns are exact, the most popular first.
     spread : array of shape (..., tokens)

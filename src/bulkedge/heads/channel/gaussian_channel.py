@@ -203,7 +203,7 @@ class Channel:
 
     @property
     def interaction(self) -> Any:
-        """``sqrt(sum a_i**2)``: standard deviation of the scores less their row and column means."""
+        """``sqrt(sum a_i**2)``: standard deviation of the scores minus their row and column means."""
         return as_plain(np.sqrt(self._sums.squares))
 
     @property

@@ -91,7 +91,7 @@ def saturate(xp: Any, logs: Any, level: Any, variance: Any) -> Any:
     shift = xp.zeros_like(logs[..., :1])
     for _ in range(STEPS):
         found, miss, slope = _shifted(xp, logs, level, deviation, shift)
-        # in one question, for which a GPU has to be waited for; the caller tells what is not finite
+        # in one question, for which a GPU has to be waited for; the caller reports what is not finite
         if bool(xp.all(xp.abs(miss) < 1e-5) | xp.any(~xp.isfinite(miss))):
             return found
         shift = shift - miss / xp.clip(slope, 1e-3, None)

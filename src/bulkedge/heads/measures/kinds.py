@@ -1,6 +1,6 @@
 """What kinds of heads there are: scores from measures, and labels from scores.
 
-:data:`KINDS` is the one table: what each kind means, which number tells it, and where the line is. The number is read
+:data:`KINDS` is the one table: what each kind means, which number decides, and where the line is. The number is read
 off :func:`~bulkedge.heads.measures.attention_measures.measure_heads`; where it is a share, it is a share of all of the
 head's attention: what a head does beside a strong sink counts for little. A score is a logistic function of the number,
 one half at the line. A head has the labels of all kinds whose score is above one half, in the order of the table, and
@@ -28,7 +28,7 @@ MEASURES = Instance(Mapping)
 
 
 class Kind(NamedTuple):
-    """One kind of head, and how it is told.
+    """One kind of head, and how it is recognised.
 
     >>> kind = Kind("sharp", "Looks at one key.", lambda measures: measures["top"], threshold=0.5, width=0.1)
     >>> kind.score({"top": np.array([0.5, 0.6])}).round(2)
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     name: str
     says: str  # what a head of this kind does, in a sentence
     reading: Callable[[Measures], Real] | None
-    """The number that tells it, from measures; None for what other kinds leave over."""
+    """The number that decides, from measures; None for what other kinds leave over."""
     threshold: float  # the line
     width: float
     """How far beyond the line a score of e/(1 + e) = 0.73 is; negative where smaller numbers speak for the kind."""
@@ -123,9 +123,9 @@ NEEDED = (
     *("entropy", "evenness", "sink_mass", "offset_mass", "near_mass"),
     *("same_token_excess", "column_share", "content_rank"),
 )
-"""Measures without which kinds are not told."""
+"""Measures without which no kinds are reported."""
 PROBED = ("induction", "duplicate", "previous")
-"""What repeated tokens say of a head; kinds are told without it too."""
+"""What repeated tokens say of a head; kinds are reported without it too."""
 
 
 class Kinds(NamedTuple):
@@ -176,9 +176,9 @@ def kinds_of(measures: Measures) -> Kinds:
     largest = np.max(np.where(np.isnan(others), 0.0, others), axis=0)
     scores[REST] = np.where(known, 1 - largest, np.nan)
     # what is left over has one half where the last of the others has, so that no head is without a kind
-    told = {name: values >= 0.5 if name == REST else values > 0.5 for name, values in scores.items()}
+    shown = {name: values >= 0.5 if name == REST else values > 0.5 for name, values in scores.items()}
     heads = range(len(known))
-    return Kinds(scores, tuple(tuple(kind.name for kind in KINDS if told[kind.name][head]) for head in heads))
+    return Kinds(scores, tuple(tuple(kind.name for kind in KINDS if shown[kind.name][head]) for head in heads))
 
 
 def _checked(measures: Measures) -> Measures:

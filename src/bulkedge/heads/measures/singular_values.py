@@ -193,7 +193,7 @@ def _scale_sides(operator: Operator, left: Any, right: Any, head: int) -> Operat
 
 
 class _PassCounter(Operator):
-    """An operator that tells how many passes over its entries were made: of many tokens each takes a while."""
+    """An operator that counts how many passes over its entries were made: of many tokens each takes a while."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator, self.shape, self.like, self.done = operator, operator.shape, operator.like, count(1)
@@ -233,7 +233,7 @@ def _estimate_ranks(operator: Operator, total: float) -> tuple[dict[str, Any], R
     operator = _PassCounter(operator)
     largest = _largest(operator)
     with warnings.catch_warnings():
-        # what is not reached is told beside the numbers
+        # what is not reached is reported beside the numbers
         warnings.simplefilter("ignore", AccuracyWarning)
         found = operator_spectrum(operator, TOLERANCE, stop=Reached(TOLERANCE) | MostSteps(STEPS))
     # the distribution is too coarse for a sum that few large values rule: quadrature knows those one by one

@@ -25,7 +25,7 @@ from bulkedge.version import __version__
 
 @cache
 def sources() -> str:
-    """A digest of the package's Python files: between releases, the version alone does not tell which code ran."""
+    """A digest of the package's Python files: between releases, the version alone does not say which code ran."""
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
@@ -59,7 +59,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A study that was run, as its record tells it; its figure and its dataset are in its folder.
+    """A study that was run, as its record has it; its figure and its dataset are in its folder.
 
     >>> origin = Origin("laws/bulk", {"size": 100}, seed=0, version="1.0", sources="")
     >>> result = Reproduction(origin, "The bulk.", "bulkedge run laws/bulk", 1.0, 640, 480, claims=(), chosen={})

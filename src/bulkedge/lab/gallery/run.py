@@ -35,7 +35,7 @@ SEEDS, WORKERS = Integers(0, 2**63 - 1), Integers(1, 10_000)
 
 @dataclass(frozen=True)
 class StudyStep:
-    """Where a run stands: which study of how many, and the seconds left, as far as that can be told.
+    """Where a run stands: which study of how many, and the seconds left, as far as they are known.
 
     ``kept`` says that the folder holds the study already; ``replaces``, in what an earlier result of it differs;
     ``at_once``, how many studies are running, in as many processes.
@@ -51,7 +51,7 @@ class StudyStep:
 
 
 class Watcher:
-    """Is told how a run goes; this one does not pass it on."""
+    """Hears how a run goes; this one keeps it to itself."""
 
     def complain(self, sentence: str) -> None:
         """Something in the folder is damaged, or a study warned."""

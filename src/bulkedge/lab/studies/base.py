@@ -205,8 +205,8 @@ class Study(Parametric, ABC):
             if not issubclass(each.category, RegimeWarning):
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         made_by = {"study": self.name(), "parameters": json.dumps(self.parameters()), "seed": seed}
-        told = {"warnings": "\n".join(dict.fromkeys(beyond))} if beyond else {}
-        return data.assign_attrs(made_by | {"bulkedge": __version__} | told)
+        warned = {"warnings": "\n".join(dict.fromkeys(beyond))} if beyond else {}
+        return data.assign_attrs(made_by | {"bulkedge": __version__} | warned)
 
     def figure(self, data: xr.Dataset) -> Figure:
         """Draw a dataset; a study that is only swept over needs no figure.

@@ -313,8 +313,8 @@ def sign(statement: str, place: str, difference: Any, rival: str, relation: Rela
     Parameters
     ----------
     statement, place, difference
-        As the fields of :class:`Claim`, ``difference`` being what was measured; the statement is told that it is above
-        or below zero.
+        As the fields of :class:`Claim`, ``difference`` being what was measured; the statement gets the words "above
+        zero" or "below zero".
     rival : str
         Who says that it is zero.
     relation : {">=", "<="}
@@ -382,7 +382,7 @@ def _estimated(found: Any) -> Estimate:
 
 
 def difference(first: Any, second: Any) -> Estimate:
-    """The first less the second of two independent estimates, or means of draws.
+    """The first minus the second of two independent estimates, or means of draws.
 
     Parameters
     ----------

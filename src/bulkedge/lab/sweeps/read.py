@@ -137,7 +137,7 @@ def _open_dataset(path: Path, *, verify: bool) -> xr.Dataset:
             f"{path / RESULTS} is damaged: {_cell_names(data, audit.damaged)} not what was written. "
             "The command that made the sweep, run again, computes these cells anew"
         )
-    if verify:  # labels of which no cell that is done can tell whether they are whole
+    if verify:  # labels of which no cell that is done can say whether they are whole
         inner = {name for name in data.coords if name not in data["status"].dims}
         data = data.drop_vars(inner - audit.labels.keys())
     for variable in data.variables.values():
@@ -344,12 +344,12 @@ def _read(variables: dict[str, Any], place: CellIndex) -> dict[str, NDArray[Any]
 
 
 def identity(manifest: Mapping[str, Any]) -> bytes:
-    """What tells a sweep from all others, as bytes."""
+    """What distinguishes a sweep from all others, as bytes."""
     return hashlib.sha256(_text(manifest)).digest()
 
 
 def cell_identity(sweep: bytes, index: Iterable[int]) -> bytes:
-    """What tells a cell of that sweep from all others."""
+    """What distinguishes a cell of that sweep from all others."""
     return sweep + repr(tuple(int(k) for k in index)).encode()
 
 

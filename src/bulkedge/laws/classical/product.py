@@ -1,9 +1,14 @@
-"""Products: free ones of Marchenko-Pastur laws, sample covariances of sample covariances, and independent ones.
+"""Products: free ones of Marchenko-Pastur laws, their limit for many factors close to one, and independent ones.
 
 ``s MP(c_1) * ... * MP(c_m)`` (free product) is the rational curve ``z = s (1 + psi) prod(1 + c_i psi)/psi`` with ``psi
 = z G(z) - 1`` (docs/theory/transforms.md, "Product laws"). On the upper side of the bulk the arguments of the factors
 add up to zero, and on each ray ``arg psi`` there is exactly one such point: the curve is a graph in polar coordinates,
 so its branch is never in doubt.
+
+``MP(v/m)`` multiplied freely with itself m times has the S-transform ``(1 + v u/m)**-m``, which tends to ``exp(-v u)``:
+the law of ``b b'`` for free multiplicative Brownian motion b (Biane 1997), the curve ``z = (1 + psi) exp(v psi)/psi``.
+Lagrange's inversion gives the moments ``sum_j binom(k, j + 1) (k v)**j/j!/k``. The layers of a deep stack with skip
+connections are such factors (docs/theory/isometry.md, "Skips make isometry reachable").
 
 The singular values of a Kronecker product are all products of a singular value of one factor and one of the other, so
 their law is the classical product of independent variables, :class:`IndependentProduct`. With ``p_k(u) = e**u
@@ -18,11 +23,14 @@ p_2(log x - u) du``.
 >>> law = IndependentProduct(FussCatalan(2), FussCatalan(2))
 >>> round(law.edge, 10), round(law.mean(), 10), round(law.var(), 10)      # 6.75**2, 1, 2 (2 + 2)
 (45.5625, 1.0, 8.0)
+>>> [round(FreeLogNormal(variance=2.0).moment(k), 9) for k in (1, 2, 3)]
+[1.0, 3.0, 13.0]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
 
@@ -325,3 +333,88 @@ def _log_density(law: Law, v: Real) -> Real:
     """``x f(x)`` at ``x = edge e**-v``."""
     x = law.edge * np.exp(-v)
     return np.asarray(x * law.pdf(x))
+
+
+DIGITS = 50
+"""Decimal places with which edges are computed, so that densities stay accurate next to them."""
+
+
+@dataclass(frozen=True)
+class FreeLogNormal(Parametric, Law):
+    """Limit of free products of many Marchenko-Pastur laws whose ratios add up to ``variance``.
+
+    Squared singular values of ``prod(a + b K_i)`` over many layers with independent matrices K_i, when the branches
+    have the total power ``variance/2``. Mean ``scale``, variance ``scale**2 variance``, S-transform ``exp(-variance
+    u)/scale``. The right edge is where ``variance psi (1 + psi) = 1``.
+
+    >>> law = FreeLogNormal(variance=1.0)
+    >>> round(law.edge, 6), round(law.var(), 9)
+    (4.857178, 1.0)
+    """
+
+    unit = Unit.SQUARED
+    matrix = "a product of many square factors a + b K, K Gaussian and b small"
+
+    variance: float = parameter(Interval(1e-4, 12), "variance over squared mean")
+    scale: float = parameter(Interval(1e-30, 1e30), "mean of the law", 1.0)
+
+    def _bulk(self) -> BulkDensity:
+        curve = _LogNormalCurve(self.variance)
+
+        def density(x: Real) -> tuple[Real, Real]:
+            value, error = curve.density(x / self.scale)
+            return value / self.scale, error / self.scale
+
+        ends = (Edge.exactly_soft(curve.edge(sign) * Fraction(self.scale)) for sign in (-1, 1))
+        return [(next(ends), next(ends))], density
+
+
+class _LogNormalCurve:
+    """``z = (1 + psi) exp(v psi)/psi``, of which each ray of constant ``arg psi`` has one point on the bulk."""
+
+    def __init__(self, variance: float) -> None:
+        self.variance = variance
+
+    def edge(self, sign: int) -> Fraction:
+        """The critical value with ``psi > 0`` (right edge) or ``psi < -1`` (left edge)."""
+        with localcontext() as context:
+            context.prec = DIGITS
+            v = Decimal(self.variance)
+            psi = (sign * (1 + 4 / v).sqrt() - 1) / 2
+            return Fraction((1 + psi) / psi * (v * psi).exp())
+
+    def log_z(self, psi: Complex) -> Complex:
+        """``log z``; zero in its imaginary part on the right branch only."""
+        return np.asarray(np.log(1 + psi) - np.log(psi) + self.variance * psi)
+
+    @cached_property
+    def _table(self) -> tuple[Real, Complex]:
+        """Points of the curve, one on each of many rays: ``log x`` (increasing) and ``psi``."""
+        geometric = np.geomspace(1e-12, 0.1, 34)[:-1]
+        angle = np.concatenate([np.pi - geometric, np.linspace(np.pi - 0.1, 0.1, 60), geometric[::-1]])
+        direction = np.exp(1j * angle)
+        low, high = np.full(len(angle), -60.0), np.full(len(angle), 60.0)
+        for _ in range(70):
+            middle = (low + high) / 2
+            psi = np.exp(middle) * direction
+            above = np.angle(1 + psi) + self.variance * psi.imag > angle
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return self.log_z(psi).real, psi
+
+    def density(self, x: Real) -> tuple[Real, Real]:
+        """Density and its rounding error at points of the bulk, by Newton on ``log z``."""
+        target = np.log(x)
+        grid, points = self._table
+        psi = np.interp(target, grid, points)
+        for _ in range(60):
+            slope = 1 / (1 + psi) - 1 / psi + self.variance
+            step = (target - self.log_z(psi)) / slope
+            rounding = 4 * EPS * (1 + np.abs(target)) / np.abs(slope)
+            # a step keeps at least half of the height above the axis
+            step = step * np.minimum(1, psi.imag / 2 / np.maximum(np.abs(step), np.finfo(float).tiny))
+            psi = psi + step
+            if np.all(np.abs(step) <= np.maximum(1e-9 * psi.imag, rounding)):
+                break
+        else:
+            raise BranchError("the curve of the free log-normal law did not converge", x)
+        return psi.imag / (np.pi * x), 2 * rounding / (np.pi * x)

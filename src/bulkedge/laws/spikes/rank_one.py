@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from bulkedge.laws.engine.measure.crossings import CLOSEST, Gaps, crossings, gaps_between
+from bulkedge.laws.engine.measure.continuum import CLOSEST, Gaps, crossings, gaps_between
 from bulkedge.support.arrays import EPS, BoolArray, Index, Real
 from bulkedge.support.domains import FINITE, Interval, shown
 from bulkedge.support.errors import DomainError
@@ -192,7 +192,7 @@ class Response(ABC):
         """Squared overlaps of outliers at points where the root of D takes the given values."""
         # phi/D' is one over phi~' + phi' phi~/phi
         # both have one sign, and their product is the square of the value. Between atoms next to each other one of them
-        # may cancel to zero, or to a rounding error of the other sign: then the larger one tells their quotient
+        # may cancel to zero, or to a rounding error of the other sign: then the larger one gives their quotient
         known = pair.left * pair.right > 0
         larger = np.maximum(np.abs(pair.left), np.abs(pair.right))
         power = np.where(np.abs(pair.left) > np.abs(pair.right), -2.0, 2.0)

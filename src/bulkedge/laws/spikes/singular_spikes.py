@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from bulkedge.laws.distribution import UNIT, Unit
 from bulkedge.laws.engine.measure.cauchy import atom_transforms
-from bulkedge.laws.engine.measure.crossings import Gaps, gaps_between
+from bulkedge.laws.engine.measure.continuum import Gaps, gaps_between
 from bulkedge.laws.spikes.rank_one import (
     STRONGEST,
     Response,
@@ -242,7 +242,7 @@ def _positive_gaps(law: Law) -> Gaps:
 
 
 def _without_zeros(law: Law, s: Real) -> tuple[Real, Real]:
-    """G and its derivative at real points, less what an atom at zero contributes."""
+    """G and its derivative at real points, minus what an atom at zero contributes."""
     total = np.zeros((4, len(s)), dtype=complex)
     if law.continuum:
         total += law.continuum.transforms(s + 0j)

@@ -119,7 +119,7 @@ class AttentionWeights:
 
     @property
     def rotary(self) -> bool:
-        """Whether queries and keys are turned by their positions, as far as the configuration tells."""
+        """Whether queries and keys are turned by their positions, as far as the configuration says."""
         config = self.config
         if config.get("alibi"):
             return False

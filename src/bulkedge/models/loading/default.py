@@ -55,7 +55,7 @@ def default_model(
     """A decoder of three layers of four heads, as it begins or after its training.
 
     The same seed gives the same start, trained or not, and on one machine the same weights: it computes with one
-    thread, and neither uses nor moves torch's own random numbers. Progress is told as "steps"
+    thread, and neither uses nor moves torch's own random numbers. Progress is reported as "steps"
     (:mod:`bulkedge.support.progress`).
 
     Parameters

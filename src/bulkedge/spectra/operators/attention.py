@@ -9,7 +9,7 @@ needs the matrix: memory is that of queries, keys and the blocks that are multip
 >>> op = AttentionOperator(q, k, scale=0.25, mask="causal")
 >>> op.shape, op.backend, bool(np.allclose(op @ np.ones(300), 1.0))
 ((300, 300), 'rows', True)
->>> float(np.abs(op.centred() @ np.ones(300)).max()) < 1e-12       # less the mean of its mask
+>>> float(np.abs(op.centred() @ np.ones(300)).max()) < 1e-12       # minus the mean of its mask
 True
 """
 
@@ -90,7 +90,7 @@ class AttentionOperator(Operator):
         return Difference(self, MaskMean(self.mask, self.like))
 
     def less_popularity(self, popularity: Any = None) -> Operator:
-        """``A - 1 pi'``, less the attention that each key gets on average.
+        """``A - 1 pi'``, minus the attention that each key gets on average.
 
         Parameters
         ----------

@@ -135,7 +135,7 @@ class Operator(ABC):
         return Difference(self, other)
 
     def less(self, left: Any, right: Any) -> Operator:
-        """The operator less a matrix of low rank, ``M - L R'``.
+        """The operator minus a matrix of low rank, ``M - L R'``.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ ROUNDING = 100.0  # rounding units, beside the largest, up to which the length o
 
 
 class Polynomials:
-    """Polynomials of the first and second degree of points, less their means: a space of functions on these points."""
+    """Polynomials of the first and second degree of points, minus their means: a space of functions on these points."""
 
     def __init__(self, points: Any) -> None:
         self.points = points
@@ -59,7 +59,7 @@ class Polynomials:
         return orthonormalise(columns)[0]
 
     def _white(self) -> tuple[Any, Any]:
-        """Points less their mean, and a matrix that makes their covariance the identity, of their rank."""
+        """Points minus their mean, and a matrix that makes their covariance the identity, of their rank."""
         xp = array_namespace(self.points)
         mean = xp.sum(self.points, axis=0, dtype=xp.float64) / self.points.shape[0]
         points = self.points - xp.astype(mean, self.points.dtype)

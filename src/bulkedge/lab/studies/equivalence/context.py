@@ -37,7 +37,7 @@ class EquivalenceContext(Study):
     along the dashed line."""
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
-        """Edges by law up to 2**20 tokens, and by simulation as far as told."""
+        """Edges by law up to 2**20 tokens, and by simulation as far as asked."""
         tokens = 2 ** np.arange(7, 21)
         laws = [
             FiniteHeadLaw(self.beta, self.head_dim, int(size), qk_norm=True) for size in track(tokens.tolist(), "laws")

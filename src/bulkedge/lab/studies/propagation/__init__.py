@@ -170,9 +170,7 @@ def isometric(repeats: int, samples: int, tokens: int, rng: np.random.Generator)
     return np.asarray(np.linalg.qr(rng.standard_normal((repeats, samples, tokens, tokens)))[0])
 
 
-def trained(
-    inputs: Real, network: Architecture, rates: tuple[float, ...], steps: int, rng: np.random.Generator
-) -> Real:
+def train(inputs: Real, network: Architecture, rates: tuple[float, ...], steps: int, rng: np.random.Generator) -> Real:
     """Mean squared errors of networks before each step of Adam, and after the last.
 
     With the gap and without it and with each learning rate, training starts from the same weights. All run at once,
@@ -203,7 +201,7 @@ def trained(
     return np.stack(losses, axis=-1).reshape(shape).astype(float)
 
 
-def learned(
+def train_all(
     study: Any,
     axes: dict[str, Sequence[Any]],
     network: Callable[..., Architecture],
@@ -223,7 +221,7 @@ def learned(
             seed = int(rng.integers(2**63)) if same else None
             for each in last:
                 source = rng if seed is None else np.random.default_rng(seed)
-                losses.append(trained(inputs, network(*kind, each), study.rates, study.steps, source))
+                losses.append(train(inputs, network(*kind, each), study.rates, study.steps, source))
     shape = *(len(each) for each in axes.values()), *losses[0].shape
     curves = ((*axes, "gap", "rate", "draw", "step"), np.reshape(losses, shape))
     coords = axes | {"gap": GAPS, "rate": study.rates, "step": np.arange(study.steps + 1)}

@@ -84,7 +84,7 @@ class PropagationIsometry(Study):
         return skip_isometry(depth, self.branches, mask, norm="first" if kind == "norm" else "none")
 
     def _extrapolated(self, kind: str, depth: int, rng: np.random.Generator) -> Real:
-        """Moments of each draw, less what theory has for so many tokens, extrapolated in 1/T."""
+        """Moments of each draw, minus what theory has for so many tokens, extrapolated in 1/T."""
         pair = []
         for tokens in (self.tokens, 2 * self.tokens):
             moments = np.array([self._moments(kind, depth, tokens, rng) for _ in range(self.draws)])

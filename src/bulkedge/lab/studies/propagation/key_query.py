@@ -20,8 +20,8 @@ from bulkedge.support.domains import Each, Integers, Interval, parameter
 LAWS = ("quarter circle", "finite head", "proportional")
 BOTH = "propagation: Proposition 1; equivalence: Theorem 3.2"
 NARROW, WIDE = 1.0, 8.0
-"""Heads up to so many dimensions for each token are told apart from random Markov matrices; from so many on they are
-like them."""
+"""Heads up to so many dimensions for each token differ from random Markov matrices; from so many on they are like
+them."""
 LENGTHS = (
     "1/sqrt(d T), as mean squared lengths of T queries and T keys fluctuate by sqrt(2/(d T)) each and scale the bulk"
 )

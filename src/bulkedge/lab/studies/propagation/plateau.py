@@ -45,7 +45,9 @@ class PropagationPlateau(Study):
 
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales, without and with layer normalisation."""
-        found = setting.learned(self, {"attention": ATTENTIONS, "parts": PARTS}, setting.Architecture, rng, same=False)
+        found = setting.train_all(
+            self, {"attention": ATTENTIONS, "parts": PARTS}, setting.Architecture, rng, same=False
+        )
         power = [[_power(attention, gap, self.tokens) for gap in setting.GAPS] for attention in ATTENTIONS]
         words = {"long_name": "predicted mean square of the plain output"}
         return found.assign(power=(("attention", "gap"), power, words))

@@ -156,7 +156,7 @@ class PropagationSpectrum(Study):
 
 
 def edge_at(tokens: int) -> float:
-    """Mean largest singular value of a Gaussian T x (T - 1) matrix over sqrt(T): 2, less its fluctuation's mean."""
+    """Mean largest singular value of a Gaussian T x (T - 1) matrix over sqrt(T): 2, minus its fluctuation's mean."""
     long, short = np.sqrt(tokens - 0.5), np.sqrt(tokens - 1.5)
     scale = (long + short) * (1 / long + 1 / short) ** (1 / 3)
     return float(np.sqrt(((long + short) ** 2 + TracyWidom(1).mean() * scale) / tokens))

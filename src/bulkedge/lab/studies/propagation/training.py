@@ -47,7 +47,7 @@ class PropagationTraining(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train every architecture."""
         axes = {"attention": list(ATTENTIONS), "parts": PARTS}
-        return setting.learned(self, axes, self._network, rng, same=False)
+        return setting.train_all(self, axes, self._network, rng, same=False)
 
     def _network(self, kind: str, parts: str) -> setting.Architecture:
         attention, depth = ATTENTIONS[kind]

@@ -44,7 +44,7 @@ class PropagationUpscaledSkip(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Train both scales of the values, from the same draws."""
         axes: dict[str, Any] = {"depth": self.depths, "attention": ATTENTIONS, "skip": SKIPS}
-        return setting.learned(self, axes, self._network, rng, same=True)
+        return setting.train_all(self, axes, self._network, rng, same=True)
 
     def _network(self, depth: int, attention: str, skip: str) -> setting.Architecture:
         return setting.Architecture(attention, "skip", depth, 1.0 if skip == "fair" else self.tokens**-0.5)

@@ -120,7 +120,7 @@ class Extrapolation(NamedTuple):
     """``2 m(d) - m(d/2)``, which is free of terms of order 1/d; see :func:`extrapolated`."""
 
 
-def extrapolated(large: Real, small: Real) -> Real:
+def extrapolate(large: Real, small: Real) -> Real:
     """Draws of ``2 m(large) - m(small)``: the limit, where a quantity is off by a term twice as big at the small size.
 
     Outliers and overlaps are off by order 1/d, so that half the dimension is the small size; quantities that are off
@@ -130,7 +130,7 @@ def extrapolated(large: Real, small: Real) -> Real:
     return np.asarray(2 * large - pairs.mean(axis=1))
 
 
-def measured(
+def draw_pairs(
     measure: Callable[[Any, np.random.Generator], Any],
     sizes: Sequence[tuple[Any, Any]],
     draws: int,
@@ -142,11 +142,11 @@ def measured(
     for large, small in track(sizes, label):
         found = np.array([measure(large, rng) for _ in range(draws)], dtype=float)
         plain.append(found)
-        limit.append(extrapolated(found, np.array([measure(small, rng) for _ in range(2 * draws)], dtype=float)))
+        limit.append(extrapolate(found, np.array([measure(small, rng) for _ in range(2 * draws)], dtype=float)))
     return Extrapolation(np.array(plain), np.array(limit))
 
 
-def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
+def half_size(model: PooledSequences, times: int = 2) -> PooledSequences:
     """The same ratios at half the size."""
     vocab = 2 * round(model.vocab / times / 2)
     return replace(model, dim=round(model.dim / times), vocab=vocab, samples=round(model.samples / times))
@@ -154,12 +154,12 @@ def halved(model: PooledSequences, times: int = 2) -> PooledSequences:
 
 def with_halves(models: Iterable[PooledSequences]) -> list[tuple[PooledSequences, PooledSequences]]:
     """Each model, and the same at half the size."""
-    return [(each, halved(each)) for each in models]
+    return [(each, half_size(each)) for each in models]
 
 
 def leading(models: Sequence[PooledSequences], draws: int, rng: np.random.Generator, label: str) -> Extrapolation:
     """Top eigenvalue and overlap of so many draws of each model."""
-    return measured(lambda model, rng: model.leading(rng), with_halves(models), draws, rng, label)
+    return draw_pairs(lambda model, rng: model.leading(rng), with_halves(models), draws, rng, label)
 
 
 def top(rows: Real) -> tuple[float, Real]:

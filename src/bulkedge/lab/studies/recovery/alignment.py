@@ -55,7 +55,7 @@ class RecoveryAlignment(Study):
             PooledSequences(self.dim, self.vocab, self.samples, 1.0, each, matrix, self.table) for each in weights
         ]
         sizes = setting.with_halves(replace(models[0], signal=strength) for strength in signal)
-        found = setting.measured(
+        found = setting.draw_pairs(
             lambda model, rng: setting.leading_each(model, weights, rng)[1], sizes, self.draws, rng, name
         )
         dims = "signal", "draw", "weighting"

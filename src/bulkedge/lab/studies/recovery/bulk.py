@@ -68,9 +68,9 @@ class RecoveryBulk(Study):
             share_below = np.searchsorted(found[:-1], places, side="right") / (drawn.dim - 1)
             return np.append(share_below, found[-1])
 
-        drawn = setting.measured(quantities, setting.with_halves([model]), self.draws, rng, label)
+        drawn = setting.draw_pairs(quantities, setting.with_halves([model]), self.draws, rng, label)
         silent = replace(model, signal=0.0, table="additive")
-        edges = setting.measured(
+        edges = setting.draw_pairs(
             lambda drawn, rng: [drawn.leading(rng)[0]], setting.with_halves([silent]), self.draws, rng, label
         )
         return self._describe(model, np.array(values), drawn, edges)
@@ -97,7 +97,7 @@ class RecoveryBulk(Study):
             rival_outlier=((), rival.sample_spike().location, "that of the other table"),
             edge=((), law.edge),
             end=("draw", edges.limit[0, :, 0], "largest eigenvalue without a signal, without its term of order 1/d"),
-            # twice the mean of the Tracy-Widom law at d, less that at d/2
+            # twice the mean of the Tracy-Widom law at d, minus that at d/2
             shift=((), (2 - 2 ** (2 / 3)) * TracyWidom(1).mean() * unit, "what is left of that law's mean"),
             rival_edge=((), matched.edge, "edge of Marchenko-Pastur"),
             kappa=((), kappa),

@@ -62,7 +62,7 @@ class RecoveryClasses(Study):
         for noise in NOISES:
             model = self.model(noise)
             pair = model, self.model(noise, 0.5)
-            found = setting.measured(lambda each, rng: each.leading(rng).ravel(), [pair], self.draws, rng, noise)
+            found = setting.draw_pairs(lambda each, rng: each.leading(rng).ravel(), [pair], self.draws, rng, noise)
             theory = np.array([each[:2] for each in model.spikes()])
             plain, limit = (each[0].reshape(-1, 2, 2) for each in found)
             dims = "draw", "rank"

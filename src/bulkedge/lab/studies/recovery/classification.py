@@ -48,7 +48,7 @@ class RecoveryClassification(Study):
         # strengths at which the lines of the figure are computed
         signal, fine = np.linspace(0, self.strongest, self.signals), np.linspace(0, self.strongest, 60)
         pairs = [(self._model(each, population), self._model(each, population, 0.5)) for each in signal.tolist()]
-        found = setting.measured(self._measure, pairs, self.draws, rng, "signals")
+        found = setting.draw_pairs(self._measure, pairs, self.draws, rng, "signals")
         # training sequences that leave no noise of training
         (theory, rival), (curve, rival_curve) = (
             [

@@ -68,9 +68,9 @@ class RecoveryDataDependent(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draws at each score_scale."""
         model = self.model()
-        pair = (model, setting.halved(model, 4))
+        pair = (model, setting.half_size(model, 4))
         found = [
-            setting.measured(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
+            setting.draw_pairs(partial(_quantities, score_scale=tau), [pair], self.draws, rng, f"tau = {tau:g}")
             for tau in self.score_scales
         ]
         data: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def _theory(model: PooledSequences, score_scale: float, rng: np.random.Generator
 
     A token is ``z`` along the half difference m of the class means, its sign times |m| and noise, and its score with
     another is their product over the root of d, besides noise. Tokens of one sign attract each other, which adds
-    ``|m|**2/sqrt(d)`` to their scores. Shifts are less those of harmonic weights on the same tokens.
+    ``|m|**2/sqrt(d)`` to their scores. Shifts are measured from those of harmonic weights on the same tokens.
     """
     square, seen = model.signal**2 + model.vocab_ratio, np.tri(LENGTH, LENGTH, -1, dtype=bool)
     seen[0, 0] = True
@@ -142,7 +142,7 @@ def _theory(model: PooledSequences, score_scale: float, rng: np.random.Generator
         spikes = []
         for each in (own, np.broadcast_to(model.weights, own.shape)):
             noise = np.sum(each**2, axis=1)
-            kept = (np.sum(each * tokens, axis=1) ** 2 - noise) / square  # of the signal, less the noise along it
+            kept = (np.sum(each * tokens, axis=1) ** 2 - noise) / square  # of the signal, minus the noise along it
             spikes.append(UnevenRows(kept, noise, square, model.vocab_ratio, model.sample_ratio).spike())
         shift = (np.array(spikes[0]) - spikes[1]) * [1, model.signal**2 / square]
         found.append([*shift, np.mean(np.sum(own**2, axis=1))])

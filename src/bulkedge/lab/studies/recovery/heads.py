@@ -60,14 +60,14 @@ class RecoveryHeads(Study):
         signal = np.linspace(0.5 * self.strongest, self.strongest, self.signals)
         models = [PooledSequences(*sizes, each, self.weights()[0], correlation) for each in signal]
         values, vectors = np.linalg.eigh(self.weights() @ correlation @ self.weights().T)
-        found = setting.measured(
+        found = setting.draw_pairs(
             lambda model, rng: _quantities(model, self.weights(), vectors[:, -1], rng),
             setting.with_halves(models),
             self.draws,
             rng,
             "signals",
         )
-        shared = setting.measured(
+        shared = setting.draw_pairs(
             lambda model, rng: _quantities(model, SHARED, np.ones(2), rng)[:1],
             setting.with_halves(models[-1:]),
             self.draws,
@@ -75,7 +75,7 @@ class RecoveryHeads(Study):
             "shared positions",
         )
         silent = replace(models[-1], signal=0.0, table="additive")
-        spread = setting.measured(_spread, setting.with_halves([silent]), self.draws, rng, "shared positions")
+        spread = setting.draw_pairs(_spread, setting.with_halves([silent]), self.draws, rng, "shared positions")
         fine = np.linspace(signal[0], signal[-1], 60)
         kinds = {
             "both": (values[-1], 2 * self.sample_ratio),

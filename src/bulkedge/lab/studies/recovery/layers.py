@@ -52,7 +52,7 @@ class RecoveryLayers(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Layers on drawn sequences."""
         models = self.model(1), self.model(2)
-        found = setting.measured(
+        found = setting.draw_pairs(
             lambda each, rng: _quantities(each, self.score_scale, rng),
             setting.with_halves(models[1:]), self.draws, rng, "draws",
         )  # fmt: skip

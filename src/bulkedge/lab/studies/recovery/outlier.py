@@ -47,7 +47,7 @@ class RecoveryOutlier(Study):
         relative, fine = np.linspace(WEAKEST, STRONGEST, self.strengths), np.linspace(1.0, STRONGEST, 101)
         family = RecoveryPopulation(self.dim, self.vocab_ratio, self.sample_ratio, table=self.table)
         models, curve = ([family.model(each * threshold) for each in at] for at in (relative, fine))
-        found = setting.measured(_quantities, setting.with_halves(models), self.draws, rng, "strengths")
+        found = setting.draw_pairs(_quantities, setting.with_halves(models), self.draws, rng, "strengths")
         data: dict[str, Any] = {}
         for kind, dim, at in (("predicted_", "strength", models), ("curve_", "fine_strength", curve)):
             for name, values in self._theory(at).items():

@@ -50,7 +50,7 @@ class RecoveryPhaseDiagram(Study):
         weights = [setting.weights_of(weighting, correlation) for weighting in SHOWN]
         places = np.array([*PROBES, *(self._between(each, correlation) for each in WITHIN)])
         pairs = setting.with_halves(self._model(weights[0], correlation, *place) for place in places)
-        found = setting.measured(
+        found = setting.draw_pairs(
             lambda model, rng: setting.leading_each(model, weights, rng)[1], pairs, self.draws, rng, "points"
         )
         parts = []

@@ -57,7 +57,7 @@ class RecoveryPopulation(Study):
         threshold = delta + np.sqrt(delta)
         relative, fine = np.linspace(0.5, 2.5, self.strengths), np.linspace(0.5, 2.5, 201)
         models, curve = ([self.model(each * threshold) for each in at] for at in (relative, fine))
-        found = setting.measured(_quantities, setting.with_halves(models), self.draws, rng, "strengths")
+        found = setting.draw_pairs(_quantities, setting.with_halves(models), self.draws, rng, "strengths")
         data = {
             f"{kind}{name}": (("strength", "draw"), values[..., number])
             for number, name in enumerate(QUANTITIES)
@@ -104,7 +104,7 @@ class RecoveryPopulation(Study):
         delta, kappa, omega = self.vocab_ratio, float(below.kappa), below.omega
         law, vocab = MarchenkoPastur(delta, kappa), self.model(1.0).vocab
         shift = law.edge_scale * self.dim ** (-2 / 3) * TracyWidom(1).mean()
-        # exact class means leave vocab - 2 rows of noise; to second order there is half a row and half a column less
+        # exact class means leave vocab - 2 rows of noise; to second order there are half a row and half a column fewer
         edge = kappa * (np.sqrt(self.dim - 0.5) + np.sqrt(vocab - 2.5)) ** 2 / vocab
         continued = kappa * omega * (omega + 1 - delta) / (omega - delta)
         text = f"largest eigenvalue of the population below {BELOW} thresholds"

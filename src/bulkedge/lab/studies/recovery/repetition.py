@@ -55,7 +55,7 @@ class RecoveryRepetition(Study):
                 values.append(found)
             return np.searchsorted(found, places, side="right") / drawn.dim
 
-        drawn = setting.measured(below, setting.with_halves([model]), self.draws, rng, "draws")
+        drawn = setting.draw_pairs(below, setting.with_halves([model]), self.draws, rng, "draws")
         edge = max(law.edge, free.edge)
         bins, x = np.linspace(0.02 * edge, edge, BINS + 1), np.linspace(0.02 * edge, edge, POINTS)
         return dataset(

@@ -56,7 +56,7 @@ class RecoverySampleCorrelations(Study):
         parts = []
         for weighting in shown:
             models = self.models(weighting)
-            found = setting.measured(_quantities, setting.with_halves([models["mixed"]]), self.draws, rng, weighting)
+            found = setting.draw_pairs(_quantities, setting.with_halves([models["mixed"]]), self.draws, rng, weighting)
             data: dict[str, Any] = {}
             for number, (name, meaning) in enumerate(QUANTITIES):
                 data[name] = ("draw", found.plain[0, :, number], {"long_name": meaning})

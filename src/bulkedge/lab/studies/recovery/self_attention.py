@@ -66,7 +66,7 @@ class RecoverySelfAttention(Study):
             below = np.searchsorted(found[:-1], places, side="right") / (model.dim - 1)
             return np.array([value, (vector @ unit) ** 2, (best @ unit) ** 2, variance, *below])
 
-        found = setting.measured(quantities, setting.with_halves([causal]), self.draws, rng, "draws")
+        found = setting.draw_pairs(quantities, setting.with_halves([causal]), self.draws, rng, "draws")
         return self._describe((causal, mean, optimal), np.array(values), found.limit[0])
 
     def _describe(self, models: tuple[PooledSequences, ...], values: Real, limit: Real) -> xr.Dataset:

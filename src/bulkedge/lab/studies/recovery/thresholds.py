@@ -84,7 +84,7 @@ class RecoveryThresholds(Study):
         units = np.array([each.threshold().sample for each in models])
         large, small = (
             np.array([_scaled_overlaps(model, weights, units, rng) for _ in range(draws)])
-            for model, draws in ((models[0], self.draws), (setting.halved(models[0], 4), 4 * self.draws))
+            for model, draws in ((models[0], self.draws), (setting.half_size(models[0], 4), 4 * self.draws))
         )
         blocks = [np.array_split(each, BLOCKS) for each in (large, small)]
         means = [np.array([block.mean(axis=0) for block in each]) for each in blocks]

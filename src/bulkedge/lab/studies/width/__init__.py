@@ -91,7 +91,7 @@ def slope(x: Any, estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(float(weights @ np.log(values)), error, min(each.freedom for each in estimates))
 
 
-def extrapolated(narrow: Estimate, wide: Estimate) -> Estimate:
+def extrapolate(narrow: Estimate, wide: Estimate) -> Estimate:
     """From widths n and 2n to infinity, where the first correction is of order 1/n."""
     error = float(np.hypot(2 * wide.error, narrow.error))
     return Estimate(2 * wide.value - narrow.value, error, min(narrow.freedom, wide.freedom))

@@ -82,7 +82,7 @@ class WidthActivations(Study):
             )
             text = f"{name}: what a random kernel adds to E f(y_0) f(y_1)"
             rival = "a Gaussian process of the same mean kernel", 0.0
-            yield Claim(text, "width: Theorem 3.1, Other activations", setting.extrapolated(narrow, wide), limit, rival)
+            yield Claim(text, "width: Theorem 3.1, Other activations", setting.extrapolate(narrow, wide), limit, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, grid = panels(1, data.sizes["activation"] + 1, width=1.8)
@@ -113,7 +113,7 @@ def moments(f: Callable[..., Any], kernels: Real) -> Real:
 
 
 def gap(f: Callable[..., Any], kernels: Real) -> Estimate:
-    """Mean of ``E f(y_0) f(y_1)`` over kernels, less its value at their mean: zero if the kernel is not random."""
+    """Mean of ``E f(y_0) f(y_1)`` over kernels, minus its value at their mean: zero if the kernel is not random."""
     found = moments(f, kernels)
     entries = np.stack([found, kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1]], axis=1)
     batches = [group.mean(axis=0) for group in np.array_split(entries, setting.BATCHES)]

@@ -166,7 +166,7 @@ def kernel_estimate(variances: Real, reference: Real, size: int, rng: np.random.
 
 
 def _kl(batches: Real, data: xr.Dataset) -> float:
-    """Divergence of the mean density, less the bias that its scatter over batches gives to second order."""
+    """Divergence of the mean density, minus the bias that its scatter over batches gives to second order."""
     base, found = data.limit_density.values, batches.mean(axis=0)
     bias = batches.var(axis=0, ddof=1) / len(batches) / (2 * found)
     return float(REACH * WEIGHTS @ (found * np.log(found / base) - bias))

@@ -55,7 +55,7 @@ class WidthPositions(Study):
                 found.append([Estimate.of(given), setting.kurtosis(given)])
             drawn.append(
                 [
-                    setting.pairs([narrow, wide, setting.extrapolated(narrow, wide)])
+                    setting.pairs([narrow, wide, setting.extrapolate(narrow, wide)])
                     for narrow, wide in zip(*found, strict=True)
                 ]
             )
@@ -103,7 +103,7 @@ class WidthPositions(Study):
             if kind == "vectors":
                 keys += self.vectors**0.5 * rng.standard_normal(keys.shape)
             if kind == "rotary":
-                keys = rotated(keys, self.distance * np.arange(self.inputs, dtype=float))
+                keys = rotate(keys, self.distance * np.arange(self.inputs, dtype=float))
             scores = self.score_variance**0.5 * np.sum(query * keys, axis=2) / width**0.5
             if kind == "bias":
                 scores -= self.bias * np.arange(self.inputs)
@@ -148,7 +148,7 @@ class WidthPositions(Study):
         return figure
 
 
-def rotated(keys: Real, positions: Real) -> Real:
+def rotate(keys: Real, positions: Real) -> Real:
     """Keys as a query at position zero sees them through rotary encodings."""
     half = keys.shape[2] // 2
     angle = positions[:, None] * BASE ** -((np.arange(half) + 0.5) / half)

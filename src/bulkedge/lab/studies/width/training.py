@@ -78,7 +78,7 @@ class WidthTraining(Study):
         """A step at two widths and in the limit."""
         narrow, wide = (self.measured(self.train(n, rng)) for n in track((self.width, 2 * self.width), "widths"))
         step = self.limit(rng, 20 * self.draws)
-        ends = [setting.extrapolated(*both) for both in zip(narrow, wide, strict=True)]
+        ends = [setting.extrapolate(*both) for both in zip(narrow, wide, strict=True)]
         rows = zip(narrow, wide, ends, self.measured(step), strict=True)
         return dataset(
             found=(("quantity", "where", "statistic"), [setting.pairs(row) for row in rows]),

@@ -2,7 +2,7 @@
 
 Given x and the variable y_1 of one law, the partner map of that law gives the variable y_2 of the other, and back. The
 round trip is an analytic self-map of the upper half-plane. Inside the bulk its fixed point has positive imaginary part;
-outside the bulk it is real, with a multiplier below one. Either is a proof of where x lies, and a real one also tells
+outside the bulk it is real, with a multiplier below one. Either is a proof of where x lies, and a real one also gives
 the mass to the left of x (``count``). Profiled sums (:mod:`bulkedge.laws.engine.profiles`) are such problems too.
 
 A problem knows what it may cost (:class:`WorkBudget`) and what its result owes to its operands

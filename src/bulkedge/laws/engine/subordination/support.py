@@ -336,7 +336,7 @@ class SupportSurvey:
 
     @property
     def hidden(self) -> BoolArray:
-        """Between which neighbours in gaps there is mass that counts, so many as points less one."""
+        """Between which neighbours in gaps there is mass that counts, as many as points minus one."""
         smallest = least_mass(self._moments if self.light else None, self.x)
         with np.errstate(invalid="ignore"):
             return np.asarray(np.abs(np.diff(self.mass)) > np.minimum(smallest[1:], smallest[:-1]))
@@ -492,7 +492,7 @@ class SupportSurvey:
     def complete(self, masses: Real) -> bool:
         """Look closer where the mass of an interval differs from that counted beside it: a gap is still to be found."""
         low, high = self.runs()
-        # a larger difference tells of a gap that was overlooked
+        # a larger difference shows a gap that was overlooked
         right = np.abs(self.mass[high] - self.mass[low] - masses) <= 2e-11
         self.rounds += 1
         if right.all() or RESOLUTION * 100.0**-self.rounds < CLOSE:
