@@ -37,9 +37,11 @@ NEAR = {
     "laws": ["tests/laws", "tests/conformance", "tests/limits/test_laws_against_simulation.py"],
     "spectra": ["tests/spectra", "tests/test_comparison.py"],
     "ensembles": ["tests/ensembles", "tests/conformance", "tests/recovery", "tests/limits"],
-    "inference": ["tests/test_comparison.py", "tests/test_nulls.py", "tests/test_denoising.py"],
+    "inference": [
+        f"tests/test_{each}.py" for each in ("comparison", "nulls", "denoising", "goodness", "covariance", "diagnosis")
+    ],
     "recovery": ["tests/recovery", "tests/ensembles", "tests/limits/test_pooled.py"],
-    "propagation": ["tests/ensembles", "tests/propagation", "tests/limits/test_propagation.py"],
+    "propagation": ["tests/ensembles", "tests/limits/test_propagation.py"],
     "programs": ["tests/programs", "tests/limits/test_width.py"],
     "nn": ["tests/nn"],
     "plots": ["tests/plots"],
