@@ -46,7 +46,7 @@ def test_random_numbers_and_threads_of_torch_are_left_alone():
 
 def test_what_is_held_out_is_not_learnt():
     tokenizer = default.letters()
-    learnt, held_out = default._codes(tokenizer)
+    learnt, held_out = default.text_codes(tokenizer)
     for name, first, last in zip(TEXTS, learnt, held_out, strict=True):
         assert tokenizer(sample_text(name), verbose=False)["input_ids"] == [*first.tolist(), *last.tolist()]
         assert len(last) >= default.CONTEXT
@@ -54,7 +54,7 @@ def test_what_is_held_out_is_not_learnt():
 
 
 def test_sequences_repeat_or_are_text():
-    learnt, _ = default._codes(default.letters())
+    learnt, _ = default.text_codes(default.letters())
     generator = torch.Generator().manual_seed(0)
     inputs, labels = default._batch(learnt, default.PHASES[1], generator)
     assert inputs.shape == (16, 64)
@@ -116,7 +116,7 @@ def test_training_teaches_text_and_induction():
         model, _ = default_model(trained=trained)
         losses[trained] = held_out_loss(model)
         scores[trained] = probe(model, tokens=256, prompts=8, vocabulary=range(1, 32), rng=np.random.default_rng(5))
-    frequencies = torch.bincount(torch.cat(default._codes(default.letters())[0])).double()
+    frequencies = torch.bincount(torch.cat(default.text_codes(default.letters())[0])).double()
     frequencies /= frequencies.sum()
     entropy = -(frequencies * frequencies.clamp(min=1e-300).log()).sum()
     assert losses[True] < entropy < losses[False]  # better than the frequencies of letters

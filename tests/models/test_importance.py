@@ -366,7 +366,7 @@ def test_what_cannot_be_said_is_refused(heads_that_interact):
 def trained(request):
     """A default decoder, its scan on pages that it has read, and what heads cost on others and on copied letters."""
     model, tokenizer = default_model(seed=request.param)
-    learnt, _ = default._codes(tokenizer)
+    learnt, _ = default.text_codes(tokenizer)
     found = be.scan(model, [text[None, at : at + 256] for text in learnt for at in (0, 1000)], tokenizer=tokenizer,
                     draws=0, importance=True)  # fmt: skip
     ids = copied_tokens(range(1, 32), 32, 256, torch.Generator().manual_seed(99))

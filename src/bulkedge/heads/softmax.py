@@ -101,7 +101,7 @@ def _smooth(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
     # makes the sums convolutions, unless beta is so small that the Gaussian would have too few
     shared = beta * COARSEST > STEP
     step = STEP / beta if shared else COARSEST
-    z, mass = _gaussian_rule(step)
+    z, mass = gaussian_rule(step)
     count = len(z) // 2
     log_x = log_s[0] + STEP * np.arange(-count, len(log_s) + count) if shared else log_s[:, None] + beta * z
     x = np.exp(np.minimum(log_x, 7.0))  # e**-x is zero there, and stays so
@@ -113,9 +113,9 @@ def _smooth(beta: float, log_s: Real) -> tuple[Real, Real, Real]:
     return mean(-np.expm1(-x), mass), mean(x * density, mass), mean(density, mass * z)
 
 
-def _gaussian_rule(step: float) -> tuple[Real, Real]:
-    """Evenly spaced nodes of a standard Gaussian, and their weights."""
-    count = int(np.ceil(REACH / step))
+def gaussian_rule(step: float, reach: float = REACH) -> tuple[Real, Real]:
+    """Nodes and weights of a standard Gaussian: the trapezoidal rule, up to so many standard deviations."""
+    count = int(np.ceil(reach / step))
     z = step * np.arange(-count, count + 1)
     mass = np.exp(-(z**2) / 2)
     return z, mass / mass.sum()
@@ -126,7 +126,7 @@ def moments_of_weights(beta: float, tokens: int, powers: tuple[int, ...] = (2, 3
     # 1/Z**k = int s**(k-1) e**(-s Z) ds/(k-1)!: T int E[x**k e**-x] phi**(T-1) ds/s over (k-1)!, x = s exp(beta z)
     shared = transforms(BETA.check("beta", beta), tokens)
     step = min(COARSEST, STEP / max(beta, STEP))
-    z, mass = _gaussian_rule(step)
+    z, mass = gaussian_rule(step)
     x = np.exp(np.minimum(shared.log_s[:, None] + beta * z, 7.0))  # e**-x is zero there, and stays so
     others, falling = np.exp((tokens - 1) * shared.log_phi), np.exp(-x)
     return tuple(

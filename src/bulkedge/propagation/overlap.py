@@ -20,7 +20,7 @@ import numpy as np
 from numpy.polynomial import Chebyshev
 
 from bulkedge.heads import softmax
-from bulkedge.heads.softmax import moments_of_weights, transforms
+from bulkedge.heads.softmax import gaussian_rule, moments_of_weights, transforms
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Integers, Interval, takes
 
@@ -85,24 +85,16 @@ def _given_common(tokens: int, own: float, shared: float) -> tuple[Real, Real, R
     beta, reach = np.hypot(own, shared), np.sqrt(2 * np.log(tokens) + DECAY)
     apart, finer = (2, 1) if shared * WIDEST >= 2 * STEP else (1, int(np.ceil(STEP / (shared * WIDEST))))
     unit = STEP / finer
-    common, mass = _gaussian(apart * unit / shared, reach)
+    common, mass = gaussian_rule(apart * unit / shared, reach)
     count = int(np.ceil((np.log(tokens) + 2 * beta * reach + MARGIN + 6) / STEP))
     lattice = finer * np.arange(count)[:, None] + apart * np.arange(len(common))
     places, where = np.unique(lattice, return_inverse=True)
     log_s = unit * places - np.log(tokens) - beta * reach - MARGIN + shared * common[0]
-    nodes, weights = _gaussian(min(WIDEST, 2 * STEP / max(own, STEP)), reach)
+    nodes, weights = gaussian_rule(min(WIDEST, 2 * STEP / max(own, STEP)), reach)
     x = np.exp(np.minimum(log_s[:, None] + own * nodes, LARGEST))
     lacks, slope = -np.expm1(-x) @ weights, (x * np.exp(-x)) @ weights
     where = where.reshape(lattice.shape)
     return lacks[where], slope[where], mass
-
-
-def _gaussian(step: float, reach: float) -> tuple[Real, Real]:
-    """Nodes and weights of a standard Gaussian: the trapezoidal rule."""
-    count = int(np.ceil(reach / step))
-    nodes = step * np.arange(-count, count + 1)
-    mass = np.exp(-(nodes**2) / 2)
-    return nodes, mass / mass.sum()
 
 
 @takes(beta=BETA, tokens=TOKENS)

@@ -37,7 +37,7 @@ from bulkedge.version import __version__
 
 # what studies are written with, in one place
 __all__ = ["NO_NUMBER", "Claim", "Claims", "Estimate", "Real", "Relation", "Study", "average", "dataset", "difference",
-           "find", "follows", "mean_marks", "ready", "share", "sign", "standard_error", "studies",
+           "exponent", "find", "follows", "mean_marks", "ready", "share", "sign", "standard_error", "studies",
            "to_install", "track"]  # fmt: skip
 
 Preset = Literal["quick", "paper"]
@@ -316,6 +316,11 @@ def dataset(*, coords: Any = None, attrs: Any = None, **variables: Any) -> xr.Da
         if isinstance(each, tuple) and len(each) == 3 and isinstance(each[2], str):
             variables[name] = (*each[:2], {"long_name": each[2]})
     return xr.Dataset(variables, coords, attrs)
+
+
+def exponent(x: Any, y: Any) -> float:
+    """The exponent of a power law through positive numbers: the slope of their logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def standard_error(values: xr.DataArray) -> xr.DataArray:

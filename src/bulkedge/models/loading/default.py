@@ -91,7 +91,7 @@ def default_model(
     model = _start(seed)
     if trained:
         with one_thread(("torch",)):
-            _train(model, _codes(tokenizer)[0], steps, seed, tuple(phases))
+            _train(model, text_codes(tokenizer)[0], steps, seed, tuple(phases))
     model.config.name_or_path = NAME if trained else f"{NAME} before training"
     return model.eval(), tokenizer
 
@@ -133,14 +133,14 @@ def held_out_loss(model: Any) -> float:
     import torch
 
     losses = []
-    for text in _codes(letters())[1]:
+    for text in text_codes(letters())[1]:
         windows = text[: len(text) // CONTEXT * CONTEXT].view(-1, CONTEXT)
         with torch.no_grad():
             losses.append(float(model(input_ids=windows, labels=windows).loss))
     return sum(losses) / len(losses)
 
 
-def _codes(tokenizer: Any) -> tuple[list[Any], list[Any]]:
+def text_codes(tokenizer: Any) -> tuple[list[Any], list[Any]]:
     """What is learnt of each text, and what is held out, as tokens."""
     import torch
 

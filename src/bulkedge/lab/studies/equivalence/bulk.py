@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bulkedge.ensembles.attention import SoftmaxAttention, Stages, taylor, taylor_degree
 from bulkedge.inference.comparison import compare
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, share, sign, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, exponent, share, sign, track
 from bulkedge.lab.studies.equivalence import DRAWS, TOKENS, sizes_title
 from bulkedge.laws import AttentionLaw, MarchenkoPastur, SumLaw
 from bulkedge.laws.distribution import Unit
@@ -257,27 +257,18 @@ class EquivalenceBulk(Study):
 
     def _rate(self, data: xr.Dataset) -> Claim:
         """How fast attention comes to the paper's law."""
-        x = np.log(data.tokens.values)
-
-        def exponent(shares: Real) -> float:
-            return float(np.polyfit(x, np.log(np.abs(shares)), 1)[0])
-
         draws = data.approach.transpose("draw", "tokens").values
-        finite = exponent(data.approach_law.values)
+        finite = exponent(data.tokens, np.abs(data.approach_law))
         text = "attention: exponent in T with which its share against the paper's law vanishes: the finite-head law's"
         place = "equivalence: Theorem 3.2, Figure 1"
-        measured = Estimate.jackknife(lambda some: exponent(some.mean(axis=0)), draws)
+        measured = Estimate.jackknife(lambda some: exponent(data.tokens, np.abs(some.mean(axis=0))), draws)
         return Claim(text, place, measured, finite, ("another limit than the paper's law", 0.0))
 
     def _steps(self, data: xr.Dataset) -> Claims:
-        x = np.log(data.tokens.values)
-
-        def exponent(draws: Real) -> float:
-            return float(np.polyfit(x, np.log(draws.mean(axis=0)), 1)[0])
-
         for step in data.step.values.tolist():
             text = f"{NAMES[step]}: exponent in T with which its values approach those of attention, at most -1/2"
-            measured = Estimate.jackknife(exponent, data.apart.sel(step=step).transpose("draw", "tokens").values)
+            draws = data.apart.sel(step=step).transpose("draw", "tokens").values
+            measured = Estimate.jackknife(lambda some: exponent(data.tokens, some.mean(axis=0)), draws)
             one_sided = "the lemmas bound an error by this order, and it may fall faster"
             yield Claim(text, PLACES[step], measured, -0.5, ("another limit", 0.0), relation="<=", one_sided=one_sided)
 

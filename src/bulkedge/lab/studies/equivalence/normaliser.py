@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, mean_marks, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, exponent, mean_marks, track
 from bulkedge.plots.style import COLOURS, line, panels, plain_ticks
 from bulkedge.support.domains import Integers, Interval, parameter
 
@@ -50,21 +50,20 @@ class EquivalenceNormaliser(Study):
 
     def statements(self, data: xr.Dataset) -> Claims:
         """The exponents, of the typical and of the largest deviation, and the constant."""
-        logs = np.log(data.tokens.values)
 
-        def exponent(draws: Real) -> float:
-            return float(np.polyfit(logs, np.log(draws.mean(axis=0)), 1)[0])
+        def of_mean(draws: Real) -> float:
+            return exponent(data.tokens, draws.mean(axis=0))
 
-        exact = exponent(data.predicted.values[None]) / 2
+        exact = exponent(data.tokens, data.predicted) / 2
         plain = np.expm1(self.beta**2) / data.tokens / data.predicted
         spread, shift = self._extremes(data.tokens.values)
-        typical = Estimate.jackknife(lambda some: exponent(some) / 2, data.square.values.T)
+        typical = Estimate.jackknife(lambda some: of_mean(some) / 2, data.square.values.T)
         text = "exponent in T of the root mean square deviation of the normalisers"
         rival = "concentration at the scale d^(-1/4) only", -0.25
         reason = "derived: the exact mean square has this exponent over these sizes"
         yield Claim(text, "equivalence: Lemma 4.1", typical, -0.5, rival, finite_size=abs(exact + 0.5), reason=reason)
         text = "exponent in T of the largest deviation among all rows"
-        measured = Estimate.jackknife(exponent, data.most.values.T)
+        measured = Estimate.jackknife(of_mean, data.most.values.T)
         rival = "concentration at the scale d^(-1/4) only", -0.25
         reason = "derived: log-normal weights are skewed, which the largest deviation feels by order T**(-1/2)"
         yield Claim(text, "equivalence: Lemma 4.1", measured, -0.5 + spread, rival, shift, reason)
@@ -84,7 +83,7 @@ class EquivalenceNormaliser(Study):
         skewness = (variance + 3) * np.sqrt(variance / tokens)
         raised = np.log1p(skewness * (most**2 - 1) / (6 * most))
         logs = np.log(tokens)
-        return float(np.polyfit(logs, np.log(most), 1)[0]), abs(float(np.polyfit(logs, raised, 1)[0]))
+        return exponent(tokens, most), abs(float(np.polyfit(logs, raised, 1)[0]))
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, grid = panels(1, 1, height=3.0)

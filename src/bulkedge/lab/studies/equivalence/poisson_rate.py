@@ -73,9 +73,9 @@ class EquivalencePoissonRate(Study):
         distances, values = [], []
         for _ in range(self.draws):
             matrix = model.sample(rng)
-            hot = np.eye(self.size)[matrix.argmax(axis=1)]
-            distances.append(np.sum((matrix - hot) ** 2) / self.size)
-            both = np.sort(np.linalg.svd(matrix, compute_uv=False)), np.sort(np.sqrt(hot.sum(axis=0)))
+            one_hot = np.eye(self.size)[matrix.argmax(axis=1)]
+            distances.append(np.sum((matrix - one_hot) ** 2) / self.size)
+            both = np.sort(np.linalg.svd(matrix, compute_uv=False)), np.sort(np.sqrt(one_hot.sum(axis=0)))
             values.append(np.concatenate(both))
         return np.array(distances), np.array(values)
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.ensembles.attention import SoftmaxAttention
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, mean_marks, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, dataset, exponent, mean_marks, track
 from bulkedge.lab.studies.equivalence.top import largest
 from bulkedge.laws import AttentionLaw
 from bulkedge.laws.attention.perron import perron
@@ -79,8 +79,8 @@ class EquivalenceThreshold(Study):
         """Exponents of log T and the constant of the mean; where the second value is, at the most tokens."""
         logs = np.log(data.tokens.values)
         draws = data["mean"].transpose("draw", "tokens", "grid").values
-        exact = _exponent(data.predicted.values, logs)
-        found = Estimate.jackknife(lambda some: _exponent(_thresholds(some, logs), logs), draws)
+        exact = exponent(logs, data.predicted)
+        found = Estimate.jackknife(lambda some: exponent(logs, _thresholds(some, logs)), draws)
         last = Estimate.jackknife(lambda some: _thresholds(some, logs)[-1] / np.sqrt(logs[-1]), draws)
         place = "equivalence: Threshold, Figure 3"
         text = "threshold of the mean: its exponent in log T"
@@ -178,7 +178,3 @@ def _located(values: ArrayLike, logs: Real) -> Estimate:
         for k, log in enumerate(logs[:, None])
     ]
     return Estimate(np.array([one.value for one in each]), np.array([one.error for one in each]))
-
-
-def _exponent(thresholds: Real, logs: Real) -> float:
-    return float(np.polyfit(np.log(logs), np.log(thresholds), 1)[0])

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from bulkedge.lab.studies.base import NO_NUMBER, Claim, Claims, Estimate, Study, sign, track
-from bulkedge.models import TEXTS, sample_text
 from bulkedge.models.watching.alarms import BEYOND
 from bulkedge.plots.style import COLOURS, panels
 from bulkedge.propagation.trainability import freezing_beta
@@ -134,12 +133,12 @@ class HeadsWatch(Study):
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, (axes,) = panels(1, 2, width=3.8, height=3.0)
-        loss, heat = axes
+        loss, spreads = axes
         smooth = max(1, data.sizes["step"] // 20)
         running = data.loss.rolling(step=smooth, min_periods=1).mean()
         for n, way in enumerate(data.way.values):
             rate = f"rate {float(data.rate.sel(way=way)):g}" + (", QK-norm" if "QK" in str(way) else "")
-            for axis, curves, x in ((loss, running, "step"), (heat, data.beta.clip(min=1e-2), "reading")):
+            for axis, curves, x in ((loss, running, "step"), (spreads, data.beta.clip(min=1e-2), "reading")):
                 mine = curves.sel(way=way)
                 axis.plot(data[x], mine.transpose(x, "seed"), color=COLOURS[n], lw=0.5, alpha=0.5)
                 mean = mine.mean("seed") if axis is loss else np.exp(np.log(mine).mean("seed"))
@@ -151,19 +150,19 @@ class HeadsWatch(Study):
                 if np.isfinite(step)
             ]
             if alarmed:
-                heat.plot(*zip(*alarmed, strict=True), "^", color=COLOURS[n], mec="black", mew=0.5, ms=5, zorder=4)
-        heat.plot([], [], "^", color="white", mec="black", mew=0.5, ms=5, label="runaway alarm")
+                spreads.plot(*zip(*alarmed, strict=True), "^", color=COLOURS[n], mec="black", mew=0.5, ms=5, zorder=4)
+        spreads.plot([], [], "^", color="white", mec="black", mew=0.5, ms=5, label="runaway alarm")
         freezing = data.attrs["freezing"]
-        heat.axhline(freezing, color="0.2", ls="--", lw=0.9, label="rows freeze")
-        heat.axhline(BEYOND * freezing, color="0.2", ls=":", lw=0.9, label=f"{BEYOND:g} times that")
+        spreads.axhline(freezing, color="0.2", ls="--", lw=0.9, label="rows freeze")
+        spreads.axhline(BEYOND * freezing, color="0.2", ls=":", lw=0.9, label=f"{BEYOND:g} times that")
         loss.set(xlabel="step", ylabel="loss in training (nats)")
-        heat.set(yscale="log", xlabel="step", ylabel=r"largest $\beta$ of 12 heads")
-        heat.yaxis.set_major_locator(LogLocator(10))
-        heat.yaxis.set_minor_formatter(NullFormatter())
+        spreads.set(yscale="log", xlabel="step", ylabel=r"largest $\beta$ of 12 heads")
+        spreads.yaxis.set_major_locator(LogLocator(10))
+        spreads.yaxis.set_minor_formatter(NullFormatter())
         for axis in axes:
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         loss.legend(loc="upper right")
-        heat.legend(loc="lower right", handles=heat.get_legend_handles_labels()[0][-3:])
+        spreads.legend(loc="lower right", handles=spreads.get_legend_handles_labels()[0][-3:])
         sizes = f"{self.seeds} runs a rate, {self.tokens} letters"
         figure.suptitle(f"A decoder of three layers, width 96, Adam: {sizes}", fontsize=8)
         return figure
@@ -192,16 +191,10 @@ def loss_of(model: Any, windows: Any) -> Any:
 
 @cache
 def texts() -> tuple[list[Any], list[Any]]:
-    """Letters of the texts of the package."""
-    import torch
+    """Letters of the texts of the package: those that are learnt, and those that are held out."""
+    from bulkedge.models.loading.default import letters, text_codes
 
-    from bulkedge.models.loading.default import HELD_OUT, letters
-
-    tokenizer = letters()
-    codes = [torch.tensor(tokenizer(sample_text(name), verbose=False)["input_ids"]) for name in TEXTS]
-    cuts = [int(len(each) * (1 - HELD_OUT)) for each in codes]
-    parts = list(zip(codes, cuts, strict=True))
-    return [each[:cut] for each, cut in parts], [each[cut:] for each, cut in parts]
+    return text_codes(letters())
 
 
 def batch_of(texts: list[Any], sequences: int, tokens: int, generator: Any) -> Any:

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.lab.studies import width as setting
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, sign, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, exponent, sign, track
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import FiniteMixture, HeadMixture, equal_correlations, kl_divergence
 from bulkedge.support.domains import Each, Integers, parameter
@@ -114,14 +114,14 @@ class WidthKlDecay(Study):
         for row, kind in enumerate(NAMES):
             curves = data[CURVES[kind]].sel(width=fitted).transpose("batch", "width", ...).values
 
-            def exponent(batches: Real, kind: str = kind) -> float:
+            def measure(batches: Real, kind: str = kind) -> float:
                 found = [STATISTICS[kind](batches[:, k], data) for k in range(len(fitted))]
-                return float(np.polyfit(np.log(fitted), np.log(np.maximum(found, 1e-300)), 1)[0])
+                return exponent(fitted, np.maximum(found, 1e-300))
 
-            predicted = float(np.polyfit(np.log(fitted), np.log(exact[row]), 1)[0])
+            predicted = exponent(fitted, exact[row])
             text = f"exponent of the {NAMES[kind]}, fitted from width {fitted[0]} to {fitted[-1]}"
             rival = "one over the power 3/2 of n", -1.5
-            yield Claim(text, "width: Figure 1(b)", Estimate.jackknife(exponent, curves), predicted, rival)
+            yield Claim(text, "width: Figure 1(b)", Estimate.jackknife(measure, curves), predicted, rival)
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, grid = panels(1, 2, height=2.6)

@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.lab.studies import width as setting
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Study, dataset, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Study, dataset, exponent, track
 from bulkedge.plots.style import COLOURS, line, marks, panels
 from bulkedge.programs import HeadMixture, dot, equal_correlations, linear, scalar, softmax
 from bulkedge.programs.graph import Traced, trace
@@ -91,7 +91,7 @@ class WidthScaling(Study):
         yield Claim(text, "width: Scaling 1/n", small, first.sel(scaling="linear", width=widest), rival)
         if len(self.widths) > 1:
             text = "exponent in the width of the excess kurtosis with scores over n"
-            predicted = np.polyfit(np.log(data.width), np.log(exact.sel(scaling="linear")), 1)[0]
+            predicted = exponent(data.width, exact.sel(scaling="linear"))
             rival = "one over n, as scores themselves fall", -1.0
             yield Claim(text, "width: Scaling 1/n", setting.slope(data.width, found["linear"]), predicted, rival)
 

@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bulkedge.lab.studies import width as setting
-from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, track
+from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, exponent, track
 from bulkedge.plots.style import line, marks, panels
 from bulkedge.support.domains import Each, Integers, Interval, parameter
 from bulkedge.visibility import softmax
@@ -101,7 +101,7 @@ class WidthSequence(Study):
         if len(self.widths) > 1:
             exact = data.exact.sel(statistic="value")
             text = "exponent of the excess kurtosis in the width, with as many inputs"
-            predicted = np.polyfit(np.log(data.width), np.log(exact), 1)[0]
+            predicted = exponent(data.width, exact)
             rival = "none, as with a fixed number of inputs", 0.0
             yield Claim(text, "width: Open question 2", setting.slope(self.widths, found), predicted, rival)
         text = f"s times the variance of a coordinate, {widest} inputs at width {widest}"
