@@ -18,7 +18,6 @@ the noise stands out further than along quiet ones.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,8 +28,8 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.correlations import CORRELATION, product_loading
-from bulkedge.ensembles.pooled import MOST_REPETITION, repetition, repetition_message
-from bulkedge.ensembles.weights import WEIGHTS, pool
+from bulkedge.ensembles.pooled import repetition, warn_of_repetition
+from bulkedge.ensembles.weights import WEIGHTS, pool, require_positions
 from bulkedge.laws.classical.empirical import EmpiricalLaw
 from bulkedge.laws.classical.free import free_mul
 from bulkedge.laws.classical.product import MarchenkoPastur
@@ -38,7 +37,7 @@ from bulkedge.laws.law import Law
 from bulkedge.spectra import Spectrum, spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE, Each, Instance, Integers, Parametric, SymmetricMatrix, parameter
-from bulkedge.support.errors import DomainError, RegimeWarning
+from bulkedge.support.errors import DomainError
 from bulkedge.support.random import numpy_generator
 
 WHITE = EmpiricalLaw([1.0])
@@ -82,11 +81,7 @@ class PooledMixture(Parametric, Ensemble):
                 f"sizes are for {len(self.sizes)} classes and gram for {len(self.gram)}; they must be as many, "
                 f"two at least and at most dim = {self.dim}"
             )
-        if len(self.weights) != len(self.correlation):
-            raise DomainError(
-                f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
-                "they must be as many"
-            )
+        require_positions(self.weights, self.correlation)
         if self.noise_covariance.lower_edge < 0 or not np.isfinite(self.noise_covariance.edge):
             raise DomainError(
                 f"noise_covariance = {self.noise_covariance!r} is not a law on a bounded part of [0, inf)"
@@ -213,8 +208,7 @@ class PooledMixture(Parametric, Ensemble):
 
     def _warn_of_repetition(self, what: str) -> None:
         excess = repetition(self.weights, self.dim / sum(self.sizes), self.dim / self.samples)
-        if excess > MOST_REPETITION:
-            warnings.warn(repetition_message(what, self.weights, excess), RegimeWarning, stacklevel=3)
+        warn_of_repetition(what, self.weights, excess)
 
     def law(self) -> Law:
         """The population's bulk seen through N samples; a warning says where too few positions have the weight."""

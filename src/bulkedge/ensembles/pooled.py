@@ -28,7 +28,7 @@ from scipy.special import betaln, xlog1py, xlogy
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.correlations import CORRELATION, draw_signs
-from bulkedge.ensembles.weights import WEIGHTS, pool
+from bulkedge.ensembles.weights import WEIGHTS, pool, require_positions
 from bulkedge.laws.classical.free import free_add
 from bulkedge.laws.classical.product import MarchenkoPastur, ProductLaw
 from bulkedge.laws.law import Law
@@ -114,11 +114,7 @@ class PooledSequences(Parametric, Ensemble):
         super().__post_init__()
         if self.vocab % 2:
             raise DomainError(f"vocab = {self.vocab} is odd; the two classes have half of the table each")
-        if len(self.weights) != len(self.correlation):
-            raise DomainError(
-                f"weights are for {len(self.weights)} positions and correlation for {len(self.correlation)}; "
-                "they must be as many"
-            )
+        require_positions(self.weights, self.correlation)
 
     # -- the numbers that matter ---------------------------------------------------------------------------------------
 
@@ -222,8 +218,7 @@ class PooledSequences(Parametric, Ensemble):
         return counted_bulk(self.dim, self.vocab, self.samples).scaled(self.kappa)
 
     def _warn_of_repetition(self, what: str) -> None:
-        if self.repetition > MOST_REPETITION:
-            warnings.warn(repetition_message(what, self.weights, self.repetition), RegimeWarning, stacklevel=3)
+        warn_of_repetition(what, self.weights, self.repetition)
 
     def law(self) -> Law:
         """The bulk."""
@@ -361,14 +356,17 @@ def repetition(weights: Real, vocab_ratio: float, sample_ratio: float) -> float:
     return vocab_ratio * (share * sample_ratio / (vocab_ratio + sample_ratio)) ** 2
 
 
-def repetition_message(what: str, weights: Real, excess: float) -> str:
-    """What a warning says where few positions have the weight."""
+def warn_of_repetition(what: str, weights: Real, excess: float) -> None:
+    """Warn where few positions have the weight; of the line that asked the model."""
+    if excess <= MOST_REPETITION:
+        return
     count = float(weights @ weights) ** 2 / float(np.sum(weights**4))
-    return (
+    message = (
         f"{what} is for rows that mix many tokens: here {count:.3g} positions count, tokens repeat, and the fourth "
         f"cumulant is off by {excess:.2g} squared variances (more than {MOST_REPETITION:g}). More samples or more even "
         "weights help"
     )
+    warnings.warn(message, RegimeWarning, stacklevel=4)
 
 
 def counted_bulk(dim: int, vocab: int, samples: int) -> Law:

@@ -40,6 +40,21 @@ class PoolingWeights(Unwritten):
 WEIGHTS = PoolingWeights()
 
 
+def require_positions(weights: Real, correlation: Real) -> None:
+    """Refuse weights and a correlation that are not for as many positions."""
+    if len(weights) != len(correlation):
+        raise DomainError(
+            f"weights are for {len(weights)} positions and correlation for {len(correlation)}; they must be as many"
+        )
+
+
+def earlier_positions(length: int) -> Any:
+    """Who sees whom in causal attention without the own position; the first one has nothing else to see."""
+    seen = np.tri(length, length, -1, dtype=bool)
+    seen[0, 0] = True
+    return seen
+
+
 def mean_weights(length: int) -> Real:
     """Equal weights ``1/L``: mean pooling.
 
@@ -216,9 +231,7 @@ def self_attention_weights(sequences: ArrayLike, score_scale: float = 1.0) -> Re
     score_scale = SCORE_SCALE.check("score_scale", score_scale)
     length, dim = embedded.shape[-2:]
     scores = score_scale / dim * (embedded @ np.swapaxes(embedded, -1, -2))
-    seen = np.tri(length, length, -1, dtype=bool)
-    seen[0, 0] = True
-    return np.asarray(softmax(scores, seen).mean(axis=-2))
+    return np.asarray(softmax(scores, earlier_positions(length)).mean(axis=-2))
 
 
 @takes(dim=SAMPLES, vocab=SAMPLES)

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.correlations import draw_signs, prefix_correlation
 from bulkedge.ensembles.pooled import PooledDraw, PooledSequences
-from bulkedge.ensembles.weights import mean_weights, pool
+from bulkedge.ensembles.weights import earlier_positions, mean_weights, pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Estimate, Real, Study, mean_marks
 from bulkedge.plots.style import line, panels
@@ -130,8 +130,7 @@ def _theory(model: PooledSequences, score_scale: float, rng: np.random.Generator
     another is their product over the root of d, besides noise. Tokens of one sign attract each other, which adds
     ``|m|**2/sqrt(d)`` to their scores. Shifts are measured from those of harmonic weights on the same tokens.
     """
-    square, seen = model.signal**2 + model.vocab_ratio, np.tri(LENGTH, LENGTH, -1, dtype=bool)
-    seen[0, 0] = True
+    square, seen = model.signal**2 + model.vocab_ratio, earlier_positions(LENGTH)
     found = []
     for _ in range(BATCHES):
         tokens = square**0.5 * draw_signs(model.correlation, SEQUENCES, rng)

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bulkedge.ensembles.correlations import prefix_correlation
 from bulkedge.ensembles.pooled import PooledSequences
-from bulkedge.ensembles.weights import pool
+from bulkedge.ensembles.weights import earlier_positions, pool
 from bulkedge.lab.studies import recovery as setting
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, mean_marks
 from bulkedge.plots.style import COLOURS, line, panels, shared_legend
@@ -110,8 +110,7 @@ def limit_weights(length: int, score_scale: float) -> Real:
 def layer_weights(products: Real, score_scale: float, scores: Real) -> Real:
     """Weights of one, two and three layers of causal self-attention, averaged over rows."""
     length = products.shape[-1]
-    seen = np.tri(length, length, -1, dtype=bool)
-    seen[0, 0] = True
+    seen = earlier_positions(length)
     kept, found = softmax(scores, seen), []
     for _ in range(DEPTH):
         found.append(kept.mean(axis=-2))

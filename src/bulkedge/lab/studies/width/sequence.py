@@ -101,9 +101,8 @@ class WidthSequence(Study):
         if len(self.widths) > 1:
             exact = data.exact.sel(statistic="value")
             text = "exponent of the excess kurtosis in the width, with as many inputs"
-            predicted = exponent(data.width, exact)
-            rival = "none, as with a fixed number of inputs", 0.0
-            yield Claim(text, "width: Open question 2", setting.slope(self.widths, found), predicted, rival)
+            measured, rival = setting.slope(self.widths, found), ("none, as with a fixed number of inputs", 0.0)
+            yield Claim(text, "width: Open question 2", measured, exponent(data.width, exact), rival)
         text = f"s times the variance of a coordinate, {widest} inputs at width {widest}"
         measured = setting.from_pair(data.kernel.sel(width=widest), self.draws - 1)
         rival = "uniform attention", 1.0
