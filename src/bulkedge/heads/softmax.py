@@ -292,9 +292,8 @@ class KeyNumbers(NamedTuple):
         # nodes of a score are those of log s, at most half a standard deviation apart
         step = min(COARSEST, COARSEST * double)
         first = -np.log(most) - REACH * double - 40
-        count = int(np.ceil(REACH * double / step))
-        mass = np.exp(-((step / double * np.arange(-count, count + 1)) ** 2) / 2)
-        mass /= mass.sum()
+        mass = gaussian_rule(step / double)[1]
+        count = len(mass) // 2
         nodes = int(np.ceil((REACH * double + 6 - first) / step))
         # e**-x is zero from there on, and stays so
         x = np.exp(np.minimum(first + step * np.arange(-count, nodes + count), 7.0))

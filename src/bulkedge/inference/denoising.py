@@ -134,14 +134,14 @@ def denoise(
     noise = NOISE.check("noise", noise)
     unit = noise * long**0.5
     outside = (values / unit) ** 2 > reach
-    strength, *sides = _signals(given.shape, MarchenkoPastur(short / long), (values[outside] / unit) ** 2)
+    strength, *sides = signals_of(given.shape, MarchenkoPastur(short / long), (values[outside] / unit) ** 2)
     shrunk = unit * strength * factor(sides[0], sides[1], norm)
     estimate = (left[:, outside] * shrunk) @ right[outside]
     edge_value = unit * float(np.sqrt(reach))
     return Denoised(estimate, len(shrunk), noise, values[outside], shrunk, sides[0], sides[1], edge_value, level)
 
 
-def _signals(shape: tuple[int, ...], law: Law, values: Real) -> tuple[Real, Real, Real]:
+def signals_of(shape: tuple[int, ...], law: Law, values: Real) -> tuple[Real, Real, Real]:
     """Strength of signals from outliers in the unit of the law, and squared overlaps on the left and on the right."""
     short, long = sorted(shape)
     strength, ours, theirs = singular_response(law, short / long).signals(values)
@@ -157,7 +157,7 @@ def _denoise_law(given: Real, law: Law, norm: Loss, level: float) -> Denoised:
     power = 1 if law.unit is Unit.SINGULAR else 2
     reach = law.reach(len(values), level)
     outside = values**power > reach
-    strength, *sides = _signals(given.shape, law, values[outside] ** power)
+    strength, *sides = signals_of(given.shape, law, values[outside] ** power)
     shrunk = np.abs(strength) * factor(sides[0], sides[1], norm)
     mean_square = law.moment(2) if power == 1 else law.mean()
     return Denoised(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from bulkedge.inference.comparison import Comparison, compare
-from bulkedge.inference.denoising import denoise
+from bulkedge.inference.denoising import denoise, signals_of
 from bulkedge.inference.fresh_heads import (
     LARGEST_DIM,
     FreshHead,
@@ -35,7 +35,6 @@ from bulkedge.inference.linear_statistics import FEWEST, Assumed, GoodnessOfFit,
 from bulkedge.inference.nulls import LawNull, exchangeable_distances
 from bulkedge.laws import EmpiricalLaw, Law, MarchenkoPastur, ProductLaw, QuarterCircle, Semicircle, Unit
 from bulkedge.laws.spikes.rank_one import SymmetricResponse
-from bulkedge.laws.spikes.singular_spikes import singular_response
 from bulkedge.spectra import Spectrum
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FINITE
@@ -459,11 +458,9 @@ def _overlaps(found: Diagnosis, law: Law, values: Real) -> tuple[Real, Real]:
             signal = white.shrink_sample(values, law.ratio, "operator")
             overlap = np.asarray(white.sample_spike(signal, law.ratio).overlap)
             return overlap, overlap
-        short, long = sorted(found.shape)
-        _, ours, theirs = singular_response(law, short / long).signals(values)
+        return signals_of(found.shape, law, values)[1:]
     except BulkedgeError:
         return unknown, unknown
-    return (ours, theirs) if found.shape[0] <= found.shape[1] else (theirs, ours)
 
 
 def _with_limit(found: Diagnosis, kurtosis: float, estimated: tuple[str, ...]) -> Diagnosis:

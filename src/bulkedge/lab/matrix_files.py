@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bulkedge.models.circuits.checkpoints import STORED as FLOATS
 from bulkedge.models.circuits.checkpoints import StoredTensor, stored_tensors
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import shown
 from bulkedge.support.errors import DomainError, StoreError
 
-FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 INTEGERS = {"I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 STORED = FLOATS | INTEGERS | {"BOOL": "?"}  # types of safetensors that are read; bfloat16 is the upper half of a single
 MOST_CHOICES = 512  # matrices of a file that a reader can choose from
