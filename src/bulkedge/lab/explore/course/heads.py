@@ -47,8 +47,9 @@ class SentenceChapter(Chapter):
     """
     questions = (
         Question(
-            "At scale 0 all scores are equal. How much of its attention does a word then give to each of the 12 words?",
-            "Equal scores give equal shares, so each is 1/12 = 8 %: the dotted line. Attention starts here, and the "
+            "Imagine the scale at 0, where all scores are equal. How much of its attention does a word then give to "
+            "each of the 12 words?",
+            "Equal scores give equal shares, so each is 1/12 = 8%: the dotted line. Attention starts here, and the "
             "scores pull it away from here.",
             ("1/12 to each", "all of it to itself", "nothing at all"),
         ),
@@ -62,7 +63,7 @@ class SentenceChapter(Chapter):
         ),
     )
     symbols = {"scale": "scale of the scores", "word": "the word that looks"}  # noqa: RUF012
-    scale: float = parameter(Choice(steps(0, 3, 0.1)), "multiplies all scores: 0 is even, large is sharp", 0.0)
+    scale: float = parameter(Choice(steps(0, 3, 0.1)), "multiplies all scores: 0 is even, large is sharp", 1.0)
     word: Word = parameter(Choice(get_args(Word)), "whose shares are drawn on the right", "it")
 
     def shares(self) -> Any:
@@ -93,7 +94,7 @@ class SentenceChapter(Chapter):
         row = self.shares()[self.row()]
         most, to = row.max(), texts()["sentence_words"][row.argmax()]
         if not self.scale:
-            return f"At scale 0 “{self.word}” looks at all 12 words alike: 8 % each."
+            return f"At scale 0 “{self.word}” looks at all 12 words alike: 8% each."
         others = f"{1 - most:.0%} to the other 11 words"
         return f"At scale {self.scale:g} “{self.word}” gives {most:.0%} to “{to}” and {others}."
 
@@ -157,8 +158,9 @@ class BulkChapter(Chapter):
         ),
         Question(
             "Drag β until the second value leaves the bulk. Where does it first lie beyond the edge?",
-            "At about β = 1 single weights grow so large that each makes a value of its own. The law counts many small "
-            "weights, and its edge stops being the end: the panel on the right shows eight heads for every β.",
+            "From about β = 1.1 on single weights are so large that they make values of their own, which a law of many "
+            "small weights does not count. Without the eight largest of the 65,536 weights the second value would be "
+            "back at the edge. The panel on the right shows the mean of eight heads.",
             low="Not yet: the second value is still inside the bulk.",
             high="It left the bulk before: go back to where it first did.",
         ),
@@ -174,7 +176,7 @@ class BulkChapter(Chapter):
         """Axes of the figure."""
         return [
             who_looks(words(SHOWN), f"The first {SHOWN} of {TEXT} words"),
-            Panel("All 256 singular values", "singular value", "density", "x", across=(0.003, 2), down=(0, 2)),
+            Panel("All 256 singular values", "singular value", "density", "x", across=(0.003, 2), down=(0, 0.8)),
             Panel("The second value", "β", "singular value", across=(0.1, 1.7), down=(0, 0.6)),
         ]
 
@@ -260,7 +262,7 @@ class SharpnessChapter(Chapter):
         Question(
             "Stay with 16 words. Drag β until a row attends to fewer than two words in effect. Where does that begin?",
             "Rows begin to freeze at √(2 log T) = 2.4, the dotted line: beyond it the few largest of T scores outweigh "
-            "all others together. At 3.6 a single word has most of its row.",
+            "all others together. At 3.4 a row attends to two words in effect.",
             low="Not yet: rows still attend to two words or more.",
             high="It happened before: go back to where it is first so.",
         ),

@@ -48,7 +48,9 @@ class DepthChapter(Chapter):
     name = "depth"
     title = "Depth and collapse"
     shows = "Every layer of attention makes the words more alike, unless its mean is taken away."
-    not_claimed = "Weights are random, and there is neither skip connection nor LayerNorm; the room has both."
+    not_claimed = (
+        "Weights are random, and there is neither skip connection nor LayerNorm; the room “Collapse” has both."
+    )
     story = """
     A layer replaces every word by an average of all words. The average is dominated by the outlier of the
     second chapter, and that is the same for all words.
@@ -58,16 +60,16 @@ class DepthChapter(Chapter):
     """
     questions = (
         Question(
-            "Drag the number of layers. After how many are all words more than 99 % alike?",
-            "Three layers are enough: each multiplies the rank that is left by about a thousandth. The words can no "
-            "longer be told apart.",
+            "Drag the number of layers. After how many are all words more than 99% alike?",
+            "Three layers are enough: each makes what is left of the rank some three thousand times smaller. The words "
+            "can no longer be told apart.",
             low="Not yet: some two words still differ.",
             high="They were alike before: go back.",
         ),
         Question(
             "What happens if every layer subtracts the mean from its attention? Guess, then switch it off below.",
             "Without the mean nothing pulls the words together: the rank stays of order one, and words stay apart. "
-            "That is what `be.nn.remove_gap` does to a model.",
+            "That is what be.nn.remove_gap does to a model.",
             ("the collapse is only slower", "the words stay apart", "the signal vanishes at once"),
             1,
         ),
@@ -210,9 +212,9 @@ class SignalChapter(Chapter):
         model = pooled(RecoveryRoom(signal=self.signal, sample_ratio=self.ratio))
         edge, spike = model.bulk().support[-1][1], model.sample_spike()
         if not spike.detectable:
-            return f"A signal of {self.signal:g} in {self.texts} texts stays inside the bulk, which ends at {edge:.2f}."
+            return f"A signal of {self.signal:g} in {self.texts} texts stays inside the bulk, which ends at {edge:.3f}."
         return (
-            f"A signal of {self.signal:g} puts the largest value at {spike.location:.2f}; the bulk ends at {edge:.2f}."
+            f"A signal of {self.signal:g} puts the largest value at {spike.location:.3f}; the bulk ends at {edge:.3f}."
         )
 
     def place(self, question: int) -> int:  # noqa: ARG002 - the one question of a place
@@ -249,14 +251,14 @@ def judged(head: str) -> tuple[Any, Any]:
 class OwnHeadChapter(Chapter):
     """Which of some heads has learned something."""
 
-    name = "own"
+    name = "own-head"
     title = "Your own head"
     shows = "Four attention matrices on the opening of a book: random ones, and one from a trained model."
     not_claimed = "The nearest of a few laws need not be the right one: the distance says how near it is."
     story = """
     You know the bulk, the edge, and what lies beyond them. Now judge four matrices by eye.
 
-    Then bring your own: drop a file on the page “Your matrix”, or type `bulkedge check head.npy`.
+    Then bring your own: drop a file on the page “Your matrix”, or type: bulkedge check head.npy
     """
     questions = (
         Question(
@@ -276,7 +278,7 @@ class OwnHeadChapter(Chapter):
         found = judged(self.head)[1]
         return [
             who_looks(names, "The first 20 of 128 tokens"),
-            curves_of(found)[0][0]._replace(title="All its values", across=(1e-3, 1e3), down=(0, 1)),
+            curves_of(found)[0][0]._replace(title="All its values", across=(1e-3, 1e3), down=(0, 0.4)),
         ]
 
     def theory(self) -> list[Trace]:
