@@ -107,14 +107,10 @@ def _route(app: Dash) -> None:
 
 def _course(server: Any, jobs: Jobs) -> None:
     """The pages of the course: one page, its scripts, and a file for each chapter."""
-    from flask import Response, abort, redirect, request, send_file
+    from flask import Response, abort, send_file
 
     links = [{"name": name, "title": title, "link": f"/{name}"} for name, title in OWN_ROOMS]
     page, script = course_page([]), course_script([*map(chapter_words, COURSE.values()), *links])
-
-    @server.before_request
-    def first() -> Any:
-        return redirect("/course") if request.path == "/" else None
 
     @server.route("/course")
     def course() -> Response:
@@ -325,7 +321,7 @@ def guard(server: Any, app: Any, port: int) -> None:
     A page of another site can make a browser ask this address under another name (DNS rebinding): requests whose host
     is not this one are refused.
     """
-    from flask import Response, abort, request
+    from flask import Response, abort, redirect, request
 
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     server.config["MAX_CONTENT_LENGTH"] = MOST_BODY
@@ -333,9 +329,10 @@ def guard(server: Any, app: Any, port: int) -> None:
     style = page_templates("bulkedge.lab.explore").get_template("style.css").render()
 
     @server.before_request
-    def only_here() -> None:
+    def only_here() -> Any:
         if request.host not in hosts:
             abort(403)
+        return redirect("/course") if request.path == "/" else None
 
     @server.after_request
     def policy(response: Response) -> Response:

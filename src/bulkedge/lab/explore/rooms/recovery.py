@@ -52,10 +52,8 @@ class RecoveryRoom(Room):
 
     name = "recovery"
     title = "Recovery"
-    shows = (
-        "From which signal on the top eigenvector of pooled sequences knows it: two transitions, and a phase diagram."
-    )
-    not_claimed = "The curves are limits of many dimensions; beside a threshold finite sizes blur them."
+    shows = "How strong a signal must be for the top eigenvector of pooled sequences to see it, and two thresholds."
+    not_claimed = "The curves are limits of many dimensions; near a threshold a finite size blurs them."
     symbols = {"vocab_ratio": "vocabulary ratio d/V", "sample_ratio": "sample ratio d/N", "signal": "signal |μ|"}  # noqa: RUF012
     exported = {  # noqa: RUF012
         "signal": tuple(round(0.2 * k, 1) for k in range(16)),
@@ -166,8 +164,8 @@ print("alignment of a draw:", vectors[:, -1].sum() ** 2 / model.dim)  # the sign
         limits = model.threshold()
         found = {
             "rows V, sequences N in 200 dimensions": f"{model.vocab}, {model.samples}",
-            "threshold, samples without end": f"{limits.population:.2f}",
-            "threshold, N as given": f"{limits.sample:.2f}",
+            "threshold, infinitely many samples": f"{limits.population:.2f}",
+            "threshold, N samples": f"{limits.sample:.2f}",
             "alignment, predicted": f"{model.alignment().total:.3f}",
         }
         if samples:

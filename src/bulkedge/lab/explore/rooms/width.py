@@ -31,9 +31,7 @@ class WidthRoom(Room):
 
     name = "width"
     title = "Width"
-    shows = (
-        "A coordinate of an attention layer of infinite width: a mixture of Gaussians, beside its Gaussian impostor."
-    )
+    shows = "A coordinate of an infinitely wide attention layer is a mixture of Gaussians, not a Gaussian."
     not_claimed = "It is one layer at initialisation; finite width adds tails of its own."
     symbols = {"correlation": "correlation of inputs", "scaling": "scores over", "width": "width n, simulated"}  # noqa: RUF012
     exported = {  # noqa: RUF012
