@@ -69,11 +69,19 @@ def test_nothing_overlaps_and_nothing_is_cut(browser, server, name, width, schem
         page.route(others, lambda route: route.abort())  # and no other chapter is computed
     page.goto(f"{server}/course#{name}" if name in COURSE else f"{server}/{name}")
     page.wait_for_function(DRAWN, timeout=120_000)
-    page.wait_for_timeout(300)  # legends are placed after the first frame
-    found = page.evaluate(FAULTS)
+    found = settled(page)
     while page.get_by_role("button", name="Show me").count():  # and what the answers reveal
         page.get_by_role("button", name="Show me").click()
-        page.wait_for_timeout(150)
-        found += page.evaluate(FAULTS)
+        found += settled(page)
     context.close()
     assert found == []
+
+
+def settled(page):
+    """The faults of a page when it has come to rest: Plotly places legends and labels in several steps."""
+    for _ in range(20):
+        page.wait_for_timeout(200)
+        found = page.evaluate(FAULTS)
+        if not found:
+            break
+    return found
