@@ -1,8 +1,8 @@
 """What a build makes before it reads the pages: figures of the studies, and the outputs of pages that run.
 
 Both are kept in ``docs/figures`` with a digest of the package and of what made them, so that a second build makes only
-what has changed. Pages run in processes of their own, two at a time. The explorer's course and rooms, which ``docs/explore.md``
-shows, are made in the same way and put beside the pages.
+what has changed. Pages run in processes of their own, two at a time. The explorer's course and rooms, which
+``docs/explore.md`` shows, are made in the same way and put beside the pages.
 
 ``sphinx-build -D cells_run=0`` makes nothing of this, in seconds: pages have no outputs, and neither figures nor
 notebooks are looked for. Everything else is checked as in a whole build.

@@ -185,7 +185,7 @@ def _trace(curve: Trace, colour: str, dash: str, digits: int) -> dict[str, Any]:
         step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
         return own | step | {"mode": "lines", "y": [*own["y"], own["y"][-1]], "fillcolor": colour + "40"}
     if curve.shape == "points":
-        look: dict[str, Any] = {"color": colour, "size": 6, "symbol": "circle"}
+        look: dict[str, Any] = {"color": colour, "size": 10 if curve.look == "second" else 6, "symbol": "circle"}
         if curve.look == "here":  # black and white, to be seen on any map
             look = {"color": "#fff", "size": 12, "symbol": "diamond", "line": {"width": 2, "color": "#000"}}
         bars = {}

@@ -42,7 +42,7 @@ class CollapseRoom(Room):
     def panels(self) -> list[Panel]:
         """Axes of the figure."""
         return [
-            Panel("Rank of the signal", "layer", "stable rank of X X′, less one", "y"),
+            Panel("Rank of the signal", "layer", "stable rank of X X′, minus 1", "y"),
             Panel(f"Gradients of layer {self.depth}", "layer ℓ of the weights", "|∂X/∂W of layer ℓ|²", "y"),
         ]
 
