@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.explore`` starts the explorer, opens every chapter and room in Chromium without a window, moves
 each slider of numbers through its stops, and waits for the frame after Plotly has drawn the curve of each: request,
-theory, answer and drawing together for rooms, drawing alone for chapters, whose figures are there. Each move is made in several passes, whose fastest counts: the cost without the machine's
+theory, answer and drawing together for rooms, drawing alone for chapters, whose figures are there. Each move is made in
+several passes, whose fastest counts: the cost without the machine's
 neighbours, as in the other benchmarks. In each pass another parameter is a little different, so that no law is known
 from the pass before. It writes ``docs/benchmarks/explore.md``.
 """
@@ -76,7 +77,7 @@ def measured(browser, address, name):  # noqa: ANN001, ANN201 - likewise
             page.wait_for_selector("#figure .main-svg", timeout=120_000)
             while page.get_by_role("button", name="Show me").count():  # with all that is revealed
                 page.get_by_role("button", name="Show me").click()
-            page.wait_for_load_state("networkidle", timeout=120_000)  # other chapters are there
+            page.wait_for_function("PAGES.every((each) => each.link || each.figures)", timeout=600_000)  # all chapters
         page.wait_for_timeout(1500)
         passes.append([each for one in page.locator("input[type=range]").all() for each in moves(page, one)])
         page.close()
