@@ -1,8 +1,9 @@
 """How long the explorer takes from the move of a slider to the drawn curve, measured in a browser.
 
-``python -m benchmarks.explore`` starts the explorer, opens every room in Chromium without a window, moves each slider
-of numbers through its stops, and waits for the frame after Plotly has drawn the curve of each: request, theory, answer
-and drawing together. Each move is made in several passes, whose fastest counts: the cost without the machine's
+``python -m benchmarks.explore`` starts the explorer, opens every chapter and room in Chromium without a window, moves
+each slider of numbers through its stops, and waits for the frame after Plotly has drawn the curve of each: request,
+theory, answer and drawing together for rooms, drawing alone for chapters, whose figures are there. Each move is made in
+several passes, whose fastest counts: the cost without the machine's
 neighbours, as in the other benchmarks. In each pass another parameter is a little different, so that no law is known
 from the pass before. It writes ``docs/benchmarks/explore.md``.
 """
@@ -35,7 +36,8 @@ VARIED = {
 START = {"heads": 0.0, "channel": 0.7, "recovery": 0.3, "width": 0.1, "collapse": 0.5}
 MOVE = """
 async ([id, place]) => {
-  const slider = document.getElementById(id), drawn = document.querySelector("#figure .js-plotly-plot");
+  const slider = document.getElementById(id);
+  const drawn = document.querySelector("#figure .js-plotly-plot") || document.getElementById("figure");
   const before = drawn.layout.meta, set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
   const start = performance.now();
   set.call(slider, place);
@@ -67,8 +69,15 @@ def measured(browser, address, name):  # noqa: ANN001, ANN201 - likewise
     passes = []
     for number in range(PASSES):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.goto(f"{address}/{name}?" + VARIED[name].format(START[name] + 0.0013 * number))
-        page.wait_for_function("document.querySelector('#figure .js-plotly-plot')?.layout?.meta")
+        if name in VARIED:
+            page.goto(f"{address}/{name}?" + VARIED[name].format(START[name] + 0.0013 * number))
+            page.wait_for_function("document.querySelector('#figure .js-plotly-plot')?.layout?.meta")
+        else:
+            page.goto(f"{address}/course#{name}")
+            page.wait_for_selector("#figure .main-svg", timeout=120_000)
+            while page.get_by_role("button", name="Show me").count():  # with all that is revealed
+                page.get_by_role("button", name="Show me").click()
+            page.wait_for_function("PAGES.every((each) => each.link || each.figures)", timeout=600_000)  # all chapters
         page.wait_for_timeout(1500)
         passes.append([each for one in page.locator("input[type=range]").all() for each in moves(page, one)])
         page.close()
@@ -77,10 +86,11 @@ def measured(browser, address, name):  # noqa: ANN001, ANN201 - likewise
 
 
 def main() -> None:
-    """Measure all rooms and write the page."""
+    """Measure all chapters and rooms, and write the page."""
     from playwright.sync_api import sync_playwright
 
     from bulkedge.lab.explore.app import make_server
+    from bulkedge.lab.explore.course import COURSE
 
     warnings.simplefilter("ignore")
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
@@ -89,7 +99,7 @@ def main() -> None:
     rows = []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name in sys.argv[1:] or VARIED:
+        for name in sys.argv[1:] or [*(name for name in COURSE if name != "own-head"), *VARIED]:  # that has no slider
             taken, every = measured(browser, f"http://127.0.0.1:{server.port}", name)
             rows.append((name, len(taken), *np.quantile(taken, [0.5, 0.95, 1.0]), np.quantile(every, 0.95)))
             print(*rows[-1], os.getloadavg()[0], flush=True)
@@ -109,14 +119,14 @@ def write(rows: list[tuple[str, int, float, float, float, float]]) -> None:
         "# Benchmarks: the explorer",
         "",
         "Milliseconds from the move of a slider to the frame with its curve, in Chromium without a window on the same",
-        "machine: the request, the theory, the answer and the drawing.",
+        "machine: for rooms the request, the theory, the answer and the drawing; figures of chapters are in the page.",
         f"Each move was made {PASSES} times, with another parameter a little different so that no law was known",
         "already, and the fastest counts: the cost without the machine's neighbours. The last column is the 95th",
         "percentile of all moves of all passes, with them.",
         f"`python -m benchmarks.explore`, {when},",
         f"{where}.",
         "",
-        "| room | moves | median | 95th percentile | slowest | 95th percentile, all passes |",
+        "| chapter or room | moves | median | 95th percentile | slowest | 95th percentile, all passes |",
         "|---|---|---|---|---|---|",
         *(f"| {name} | {count} | {a:.0f} | {b:.0f} | {c:.0f} | {d:.0f} |" for name, count, a, b, c, d in rows),
         "",

@@ -27,6 +27,8 @@ TIERS = {
     "test_page.py": "studies",
     "models/test_page.py": "studies",
     "explore/test_page.py": "studies",
+    "explore/test_layout.py": "studies",
+    "explore/test_course.py": "studies",
     "test_workers.py": "processes",
     "conformance": "conformance",
     "sweeps/test_interruption.py": "processes",

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import cells  # noqa: E402  # a module of the documentation, which is no package
 
 SOURCES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
 PAGES = [page for page in SOURCES if cells.CELL.search(page.read_text())]
+stem = attrgetter("stem")
 PAGE = """---
 cached: 2026-01-01
 ---
@@ -68,12 +70,35 @@ def test_the_page_has_code_and_outputs_in_order(outputs):
 def test_the_notebook_is_one(outputs):
     book = json.loads(json.dumps(cells.notebook(PAGE, outputs)))
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
-    assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code", "code", "code"]
-    assert [cell["source"] for cell in book["cells"][1:]] == cells.codes(PAGE)
-    assert [cell["metadata"] for cell in book["cells"]] == [{}, {}, {}, {"tags": ["raises-exception"]}, {}]
-    assert len({cell["id"] for cell in book["cells"]}) == 5
-    assert book["cells"][0]["source"] == "# A page\n\nSee `laws/overview.md` and the law."
-    assert list(book["cells"][2]["outputs"][0]["data"]) == ["image/svg+xml"]
+    assert [cell["cell_type"] for cell in book["cells"]] == ["code", "markdown", "code", "code", "code", "code"]
+    assert [cell["source"] for cell in book["cells"][2:]] == cells.codes(PAGE)
+    raising = {"tags": ["raises-exception"], "bulkedge": {"raises": "ZeroDivisionError"}}
+    assert [cell["metadata"] for cell in book["cells"]] == [{}, {}, {}, {}, raising, {}]
+    assert len({cell["id"] for cell in book["cells"]}) == 6
+    assert book["cells"][1]["source"] == "# A page\n\nSee `laws/overview.md` and the law."
+    assert list(book["cells"][3]["outputs"][0]["data"]) == ["image/svg+xml"]
+
+
+def test_a_notebook_runs_as_its_page_does(outputs):
+    book = json.loads(json.dumps(cells.notebook(PAGE, outputs)))
+    first, *others = cells.run_notebook(book)
+    assert first == []  # bulkedge is there
+    assert [[sorted(each) for each in one] for one in others] == [[sorted(each) for each in one] for one in outputs]
+    assert [others[0], *others[2:]] == [outputs[0], *outputs[2:]]
+    book["cells"][-2]["metadata"] = {}
+    with pytest.raises(cells.CellError, match="ZeroDivisionError"):
+        cells.run_notebook(book)
+
+
+@pytest.mark.parametrize(("head", "installs"), [("", '"bulkedge"'), ("---\nextras: torch\n---\n", '"bulkedge[torch]"')])
+def test_the_first_cell_installs_what_the_page_needs(head, installs, monkeypatch):
+    book = cells.notebook(f"{head}# A page\n", [])
+    source = book["cells"][0]["source"]
+    ran = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("subprocess.run", lambda command, check: ran.append((command[2:], check)))
+    exec(compile(source, "first", "exec"), {})  # noqa: S102 - what readers run
+    assert ran == [(["pip", "install", "-q", installs.strip('"')], True)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +116,7 @@ def test_a_page_that_does_otherwise_than_it_says_is_refused(block, says):
         cells.run(block)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=stem)
 def test_cells_are_python_and_cached_outputs_are_those_of_the_page(page):
     text = page.read_text()
     for source in cells.codes(text):
@@ -106,7 +131,7 @@ def test_every_tutorial_is_a_notebook():
     assert tutorials <= set(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=stem)
 def test_notebooks_have_what_their_format_asks_for(page):
     text = page.read_text()
     kept = page.parent / "cached" / f"{page.stem}.json"
@@ -129,12 +154,25 @@ def test_notebooks_have_what_their_format_asks_for(page):
     nbformat.validate(nbformat.from_dict(book))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=stem)
+def test_notebooks_install_what_their_pages_import(page):
+    text, extras = page.read_text(), cells.front(page.read_text()).get("extras", "")
+    code = "\n".join(cells.codes(text))
+    assert ("torch" in extras) == bool(
+        re.search(r"(import|from) (torch|transformers)|be\.(nn\.|scan\(|watch\()|^!bulkedge scan", code)
+    )
+    assert ("cluster" in extras) == bool(re.search(r"(import|from) (dask|distributed)", code))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_pages_run(page, tmp_path, monkeypatch):
-    if "cached" not in cells.front(page.read_text()):
-        monkeypatch.chdir(tmp_path)
-        cells.run(page.read_text())
+@pytest.mark.parametrize("page", [page for page in PAGES if "cached" not in cells.front(page.read_text())], ids=stem)
+def test_pages_run_as_notebooks(page, tmp_path, monkeypatch):
+    """From the file that readers download; pages that are cached train models, for minutes or on a GPU."""
+    text, file = page.read_text(), tmp_path / "page.ipynb"
+    file.write_text(json.dumps(cells.notebook(text, [[] for _ in cells.codes(text)])))
+    monkeypatch.chdir(tmp_path)
+    made = cells.run_notebook(json.loads(file.read_text()))
+    assert len(made) == 1 + len(cells.codes(text))
 
 
 def test_what_is_cut_off_is_found(browser, tmp_path):

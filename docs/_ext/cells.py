@@ -4,7 +4,8 @@ A cell shows what it prints, the value of its last line, and the figures it open
 commands of the shell. Options stand on top of a block, as in MyST: ``:figure: words`` describes its figure,
 ``:raises: DomainError`` says that it ends in that error. A page whose front matter says ``cached: when and where`` is
 not run: its outputs are read from ``cached/NAME.json`` beside it, and the build fails if that was made of other code.
-To make it anew::
+``extras: torch`` in the front matter is what the notebook installs beside bulkedge where that is missing. To make a
+cached page anew::
 
     python docs/_ext/cells.py docs/tutorials/NAME.md docs/tutorials/cached/NAME.json
 
@@ -62,7 +63,18 @@ def codes(text: str) -> list[str]:
 
 
 def run(text: str) -> list[Outputs]:
-    """The outputs of the cells of a page, run in order in one namespace."""
+    """The outputs of the cells of a page."""
+    return run_cells([(options, source) for kind, options, source in parts(text) if kind == "code"])
+
+
+def run_notebook(book: dict[str, Any]) -> list[Outputs]:
+    """The outputs of the code cells of a notebook, as "run all" would make them."""
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    return run_cells([(cell["metadata"].get("bulkedge", {}), cell["source"]) for cell in cells])
+
+
+def run_cells(sources: list[tuple[dict[str, str], str]]) -> list[Outputs]:
+    """The outputs of cells with their options, run in order in one namespace."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
 
@@ -71,7 +83,7 @@ def run(text: str) -> list[Outputs]:
     mpl.rcParams["svg.hashsalt"] = "page"  # the same figure, the same file
     namespace: dict[str, Any] = {"__name__": "__main__"}
     found = []
-    for number, (_, options, source) in enumerate((part for part in parts(text) if part[0] == "code"), 1):
+    for number, (options, source) in enumerate(sources, 1):
         outputs = _outputs(source, options, namespace, number)
         if sum(len(each.get("text", "")) for each in outputs) > LONGEST:
             raise CellError(f"cell {number} prints more than {LONGEST} characters")
@@ -172,9 +184,23 @@ def markdown(text: str, outputs: list[Outputs], name: str) -> str:
     return "".join(pieces)
 
 
+INSTALL = """# In Colab, or wherever bulkedge is missing: install it first.
+# Until it is on PyPI, give the path of its folder instead of "{name}".
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("bulkedge") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "{name}"], check=True)"""
+"""The first cell of every notebook; Python alone, so that it runs wherever the others do."""
+
+
 def notebook(text: str, outputs: list[Outputs]) -> dict[str, Any]:
-    """The page as a notebook (nbformat 4.5) with its outputs."""
-    given, cells = iter(outputs), []
+    """The page as a notebook (nbformat 4.5) with its outputs, for Jupyter and Colab."""
+    extras = front(text).get("extras")
+    name = f"bulkedge[{extras}]" if extras else "bulkedge"
+    first = {"id": "install", "metadata": {}, "cell_type": "code", "execution_count": None, "outputs": []}
+    given, cells = iter(outputs), [first | {"source": INSTALL.format(name=name)}]
     for index, (kind, options, source) in enumerate(parts(text)):
         cell: dict[str, Any] = {"id": f"cell-{index}", "metadata": {}}
         if kind == "text":
@@ -184,7 +210,8 @@ def notebook(text: str, outputs: list[Outputs]) -> dict[str, Any]:
         else:
             shown = [_shown(each) for each in next(given)]
             if "raises" in options:
-                cell["metadata"] = {"tags": ["raises-exception"]}  # so that "run all" goes on
+                raised = {"raises": options["raises"]}
+                cell["metadata"] = {"tags": ["raises-exception"], "bulkedge": raised}  # so that "run all" goes on
             cell |= {"cell_type": "code", "execution_count": None, "source": source, "outputs": shown}
         cells.append(cell)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -1,8 +1,8 @@
 """What a build makes before it reads the pages: figures of the studies, and the outputs of pages that run.
 
 Both are kept in ``docs/figures`` with a digest of the package and of what made them, so that a second build makes only
-what has changed. Pages run in processes of their own, two at a time. The explorer's rooms, which ``docs/explore.md``
-shows, are made in the same way and put beside the pages.
+what has changed. Pages run in processes of their own, two at a time. The explorer's course and rooms, which
+``docs/explore.md`` shows, are made in the same way and put beside the pages.
 
 ``sphinx-build -D cells_run=0`` makes nothing of this, in seconds: pages have no outputs, and neither figures nor
 notebooks are looked for. Everything else is checked as in a whole build.
@@ -115,7 +115,10 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
     else:
         outputs = [[] for _ in cells.codes(source[0])]
     told = f"Outputs are of {when}." if when else "Outputs are those of this build."
-    told += f" The page [as a notebook](/figures/cells/{path.stem}.ipynb)." if app.config.cells_run else ""
+    opens = (
+        f" Open it [as a notebook](/figures/cells/{path.stem}.ipynb), in Jupyter or in Colab (File, Upload notebook)."
+    )
+    told += opens if app.config.cells_run else ""
     title, _, rest = cells.markdown(source[0], outputs, path.stem).lstrip().partition("\n")
     source[0] = f"{title}\n\n*{told}*\n{rest}"
 
@@ -126,18 +129,19 @@ def outdated(*_: object) -> list[str]:
     return [name for name, _ in running()] + [path.stem for path in parts]
 
 
-def export_rooms(app: Sphinx, error: Exception | None) -> None:
-    """Put the explorer as one file beside the pages: the theory of its rooms, which needs no server."""
+def export_course(app: Sphinx, error: Exception | None) -> None:
+    """Put the explorer as one file beside the pages: the course and the theory of its rooms, which need no server."""
     if error is not None or not app.config.cells_run or app.builder.format != "html":
         return
-    templates = sorted((Path(bulkedge.__file__).parent / "explore" / "templates").glob("export.*"))
-    kept, mark, made_by = FIGURES / "rooms.html", FIGURES / "rooms.txt", digest(*map(Path.read_text, templates))
+    folder = Path(bulkedge.__file__).parent / "lab" / "explore"
+    parts = sorted([*folder.glob("templates/*"), *folder.glob("assets/*.css")])
+    kept, mark, made_by = FIGURES / "course.html", FIGURES / "course.txt", digest(*map(Path.read_text, parts))
     if not (kept.exists() and mark.exists() and mark.read_text() == made_by):
         from bulkedge.lab.explore.export import export
 
         export(kept)
         mark.write_text(made_by)
-    target = Path(app.outdir) / "figures" / "rooms.html"
+    target = Path(app.outdir) / "figures" / "course.html"
     target.parent.mkdir(exist_ok=True)
     shutil.copyfile(kept, target)
 
@@ -146,7 +150,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of all this."""
     app.add_config_value("cells_run", default=True, rebuild="env")
     app.connect("config-inited", without_outputs)
-    app.connect("build-finished", export_rooms)
+    app.connect("build-finished", export_course)
     app.connect("builder-inited", draw_figures)
     app.connect("builder-inited", run_pages)
     app.connect("env-get-outdated", outdated)

@@ -22,34 +22,23 @@ from bulkedge.lab.explore.app import HOST, free_port, make_server
 GO = threading.Event()
 
 
-def panels(p):
-    return []
-
-
-def theory(p):
-    if p.size == 13:
-        raise DomainError("thirteen is not known")
-    return []
-
-
-def simulate(p, rng):
-    GO.wait(60)
-    if p.size == 12:
-        raise ZeroDivisionError("a fault")
-    return p.size
-
-
-def observations(p, samples):
-    return []
-
-
 @dataclass(frozen=True)
 class Slow(Room):
     """Waits."""
 
     name = "slow"
-    code = (panels, theory, simulate, observations)
     size: int = parameter(Integers(0, 100), "size", 1)
+
+    def theory(self):
+        if self.size == 13:
+            raise DomainError("thirteen is not known")
+        return []
+
+    def draw(self, rng):
+        GO.wait(60)
+        if self.size == 12:
+            raise ZeroDivisionError("a fault")
+        return self.size
 
     @property
     def draws(self):
@@ -144,9 +133,14 @@ def client():
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1:{}", 200), ("localhost:{}", 200), ("evil.example:{}", 403)])
 def test_only_this_machine_is_answered(client, host, code):
     web, port = client
-    answer = web.get("/", headers={"Host": host.format(port)})
+    root = web.get("/", headers={"Host": host.format(port)})
+    assert (root.status_code, root.headers.get("Location")) == ((302, "/course") if code == 200 else (403, None))
+    course = web.get("/course", headers={"Host": host.format(port)})
+    assert course.status_code == code
+    answer = web.get("/heads", headers={"Host": host.format(port)})
     assert answer.status_code == code
     if code == 200:
+        assert "https://" not in course.get_data(as_text=True)
         text, policy = answer.get_data(as_text=True), answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "https://" not in text

@@ -17,19 +17,6 @@ from bulkedge.lab.explore.rooms import ROOMS, HeadsRoom, RecoveryRoom
 DRAWN = "document.querySelector('#figure .js-plotly-plot')?.layout?.meta"
 
 
-@pytest.fixture(scope="module")
-def server():
-    """The explorer, computing in a thread of this process."""
-    made = make_server(0, apart=False)
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{made.port}"
-    made.shutdown()
-    thread.join()
-    made.server_close()
-    made.app.config["JOBS"].stop()
-
-
 @pytest.fixture
 def visit(browser, server):
     """Opens an address, and checks in the end that nothing was complained of, and nothing asked for elsewhere."""

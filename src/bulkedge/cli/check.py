@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from bulkedge.cli.terminal import explain_errors, out
 from bulkedge.support.domains import shown
 from bulkedge.support.errors import DomainError, StoreError
-from bulkedge.support.files import to_json
+from bulkedge.support.files import replace_file, to_json
 
 if TYPE_CHECKING:
     from bulkedge.inference.diagnosis import Diagnosis
@@ -78,13 +79,15 @@ def read_argument(argument: str) -> Any:
 
 def draw(found: Diagnosis, picture: Path) -> None:
     """The matrix's values on the nearest laws, as a picture."""
-    from bulkedge.lab.explore.matrix import curves_of
-    from bulkedge.lab.explore.room import save
+    from bulkedge.plots.style import panels, styled
 
+    stream = BytesIO()
     try:
-        save(picture, *curves_of(found))
+        with styled():
+            found.plot(panels(1, 1)[1][0, 0]).figure.savefig(stream, format=picture.suffix[1:] or "png", dpi=200)
     except ValueError as error:
         raise DomainError(f"--plot {picture}: {str(error).partition(' (')[0]}; use .png, .pdf or .svg") from None
+    replace_file(picture, stream.getvalue())
 
 
 def tables(found: Diagnosis) -> list[Table]:

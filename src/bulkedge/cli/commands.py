@@ -359,10 +359,10 @@ def headlines_table(results: list[Reproduction]) -> Table:
     "--export",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the theory of all rooms into one HTML file that needs no server, and stop.",
+    help="Write the course and the theory of all rooms into one HTML file that needs no server, and stop.",
 )
 def explore_command(port: int, path: Path | None, *, no_browser: bool) -> None:
-    """Move β, and watch bulk, edge and outlier: rooms of theory and simulation in a browser.
+    """A course of six chapters, and rooms of theory and simulation, in a browser.
 
     The page is served on this machine alone and needs no network. If the port is taken, the next free one is used.
 

@@ -1,6 +1,7 @@
 """The explorer as a Dash app, and its server: on this machine alone, on a free port, without the network.
 
-The app answers with the room that an address shows, the figure that a page asks for, and files to take home.
+The app answers with the room that an address shows, the figure that a page asks for, and files to take home. The course
+is a page of its own, whose figures are computed a chapter at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bulkedge.lab.explore.export import plotly
+from bulkedge.lab.explore.course import COURSE
+from bulkedge.lab.explore.export import (
+    chapter_json,
+    chapter_words,
+    course_page,
+    course_script,
+    library,
+    plotly,
+)
 from bulkedge.lab.explore.jobs import Jobs, PageJob, Theory
 from bulkedge.lab.explore.room import SEED, SEEDS, Room, Trace, read_address
 from bulkedge.lab.explore.rooms import ROOMS
@@ -40,7 +49,8 @@ if TYPE_CHECKING:
 
 
 FIRST = "heads"
-TITLES = [*((room.name, room.title) for room in ROOMS.values()), (matrix.NAME, matrix.TITLE)]
+OWN_ROOMS = [*((room.name, room.title) for room in ROOMS.values()), (matrix.NAME, matrix.TITLE)]
+TITLES = [("course", "Course"), *OWN_ROOMS]
 VALUES = Input({"parameter": ALL}, "value")
 IDS = State({"parameter": ALL}, "id")
 HOST = "127.0.0.1"
@@ -74,6 +84,7 @@ def make_app(*, apart: bool = True) -> Dash:
     _downloads(app, jobs)
     pages.add_callbacks(app, jobs)
     _in_the_browser(app)
+    _course(app.server, jobs)
     app.server.config["JOBS"] = jobs
     return app
 
@@ -88,10 +99,36 @@ def _route(app: Dash) -> None:
             room, problems = ROOMS[name].read(search or "")
             seed = read_address(search or "", {SEED: SEEDS})[0].get(SEED, 0)
         else:
-            problems = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in TITLES)}"]
+            problems = [f"there is no room {shown(name)}; there are {', '.join(each for each, _ in OWN_ROOMS)}"]
             room, seed = ROOMS[FIRST](), 0
         content = pages.room_page(room, problems, secrets.token_hex(8), seed)
         return [pages.header(TITLES, room.name), html.Main(content)]
+
+
+def _course(server: Any, jobs: Jobs) -> None:
+    """The pages of the course: one page, its scripts, and a file for each chapter."""
+    from flask import Response, abort, send_file
+
+    links = [{"name": name, "title": title, "link": f"/{name}"} for name, title in OWN_ROOMS]
+    page, script = course_page([]), course_script([*map(chapter_words, COURSE.values()), *links])
+
+    @server.route("/course")
+    def course() -> Response:
+        return Response(page, mimetype="text/html")
+
+    @server.route("/course.js")
+    def scripts() -> Response:
+        return Response(script, mimetype="text/javascript")
+
+    @server.route("/plotly.js")
+    def drawing() -> Response:
+        return send_file(library(), mimetype="text/javascript", max_age=3600)
+
+    @server.route("/course/<name>.json")
+    def chapter(name: str) -> Response:
+        if name not in COURSE:
+            abort(404)
+        return Response(jobs.compute(chapter_json, name, bench="course"), mimetype="application/json")
 
 
 def room_of(asked: Mapping[str, Any]) -> Room:
@@ -284,7 +321,7 @@ def guard(server: Any, app: Any, port: int) -> None:
     A page of another site can make a browser ask this address under another name (DNS rebinding): requests whose host
     is not this one are refused.
     """
-    from flask import Response, abort, request
+    from flask import Response, abort, redirect, request
 
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     server.config["MAX_CONTENT_LENGTH"] = MOST_BODY
@@ -292,9 +329,10 @@ def guard(server: Any, app: Any, port: int) -> None:
     style = page_templates("bulkedge.lab.explore").get_template("style.css").render()
 
     @server.before_request
-    def only_here() -> None:
+    def only_here() -> Any:
         if request.host not in hosts:
             abort(403)
+        return redirect("/course") if request.path == "/" else None
 
     @server.after_request
     def policy(response: Response) -> Response:

@@ -1,9 +1,8 @@
-"""Curves as figures of Plotly, and the theory of all rooms as one file without a server.
+"""Curves as figures of Plotly; the course as a page, and the course and the theory of all rooms as one file.
 
-Figures are plain dictionaries: nothing of Plotly is imported, and little has to be sent. The file holds a figure for
-every stop of its sliders, computed beforehand.
-
-Rooms say which of their parameters move there (:attr:`Room.exported`). There is no simulation, and laws of heads are
+Figures are plain dictionaries: nothing of Plotly is imported, and little has to be sent. The page of the course holds a
+figure for every stop of its sliders, computed beforehand; so does the file, which works without a server. Rooms say
+which of their parameters move there (:attr:`Room.exported`). There is no simulation in these, and laws of heads are
 those of the table.
 """
 
@@ -11,8 +10,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from bulkedge.lab.explore.course import COURSE, Chapter
 from bulkedge.lab.explore.room import LOOKS, Panel, Room, Trace, control_kind
 from bulkedge.lab.explore.rooms import ROOMS
 from bulkedge.lab.explore.rooms.heads import ACCURACY
@@ -32,8 +33,11 @@ from bulkedge.version import __version__
 MOST_POINTS = 120  # points of a line, at most
 INK, LINE = {False: "#1c1e21", True: "#e6e8eb"}, {False: "#dfe3e8", True: "#343a42"}
 HEIGHT, LOW = 360, 300  # pixels of a panel, and of one on a narrow page
+FOR_WORDS = 50  # more pixels for words that stand below a panel
+BAR = {False: 0.06, True: 0.17}  # share of the width that a bar of colours takes, on a wide and on a narrow page
 NARROW = 36  # characters of a line of the legend on a narrow page
-DIGITS, FEW_DIGITS = 12, 6  # of the numbers that a page is sent, and of those in the file without a server and of maps
+# digits of the numbers that a page is sent, of those in the file without a server, and of maps
+DIGITS, FEW_DIGITS, MAP_DIGITS = 12, 6, 4
 MAP = "Cividis"  # scale of colours that is the same to colour-blind readers, and grows lighter throughout
 CLEAR = "rgba(0,0,0,0)"
 PAGE = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "hovermode": "closest", "uirevision": "page"}
@@ -58,18 +62,27 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
 ) -> dict[str, Any]:
     """A figure of Plotly."""
     rows = len(panels) if narrow else 1
+    low = FOR_WORDS if any(each.words for each in panels) else 0
+    barred = {each.panel for each in curves if each.shape == "map"}
     layout: dict[str, Any] = PAGE | {
         "meta": meta,
         "font": {"color": INK[dark], "size": 13, "family": "system-ui, sans-serif"},
         "margin": {"l": 70, "r": 14, "t": 40, "b": 54, "autoexpand": True},
-        "height": (LOW * rows + 120) if narrow else HEIGHT + 90,
-        "legend": {"orientation": "h", "y": -0.28 / rows, "x": 0, "xanchor": "left", "yanchor": "top"},
+        "height": (LOW * rows + 120 if narrow else HEIGHT + 90) + low,
+        "legend": {
+            "orientation": "h",
+            "y": -(0.28 + low / HEIGHT / 2) / rows,
+            "x": 0,
+            "xanchor": "left",
+            "yanchor": "top",
+        },
         "annotations": [],
         "shapes": [],
     }
     for number, panel in enumerate(panels):
         x, y = _axes(number)
-        for kind, axis in _panel_axes(panel, number, len(panels), dark=dark, narrow=narrow).items():
+        place = _domains(number, len(panels), narrow=narrow, barred=number in barred)
+        for kind, axis in _panel_axes(panel, number, place, dark=dark, barred=number in barred).items():
             layout[kind + "axis" + _number(number)] = axis
         words = {"text": f"<b>{panel.title}</b>", "font": {"color": INK[dark], "size": 13}}
         layout["annotations"].append(TITLE | words | {"xref": f"{x} domain", "yref": f"{y} domain"})
@@ -79,11 +92,19 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
         label = "<br>".join(wrap(curve.label, NARROW)) if narrow else curve.label
         own = {"name": label, "showlegend": curve.label not in named}
         colour, dash = LOOKS[curve.look][dark], LOOKS[curve.look][2]
+        own |= {"after": curve.after} if curve.after else {}
         if curve.shape == "mark":
             layout["shapes"].append(own | _mark(curve, {"color": colour, "dash": dash, "width": 1.5}))
+        elif curve.shape == "map":
+            data.append(own | _map(curve, _domains(curve.panel, len(panels), narrow=narrow, barred=True)))
         else:
             data.append(own | _trace(curve, colour, dash, digits))
-        named.add(curve.label)
+            if curve.shape == "bars" and curve.error is not None:
+                data.append(
+                    own | {"showlegend": False} | _bar_errors(curve, colour, log="x" in panels[curve.panel].log)
+                )
+        if curve.shape != "map":
+            named.add(curve.label)
     return {"data": data, "layout": layout}
 
 
@@ -95,18 +116,59 @@ def _axes(panel: int) -> tuple[str, str]:
     return "x" + _number(panel), "y" + _number(panel)
 
 
-def _panel_axes(panel: Panel, number: int, count: int, *, dark: bool, narrow: bool) -> dict[str, Any]:
+def _domains(number: int, count: int, *, narrow: bool, barred: bool) -> tuple[list[float], list[float]]:
+    """Where a panel is, across and up, as shares of the figure; a map leaves room for its bar of colours."""
     gap = 95 / (LOW * count) if narrow else 0.085
     size = (1 - gap * (count - 1)) / count
-    place = [number * (size + gap), number * (size + gap) + size]
-    across, down = ([0, 1], [1 - place[1], 1 - place[0]]) if narrow else (place, [0, 1])
+    low, high = number * (size + gap), number * (size + gap) + size
+    across, up = ([0.0, 1.0], [1 - high, 1 - low]) if narrow else ([low, high], [0.0, 1.0])
+    return [across[0], across[1] - barred * BAR[narrow]], up
+
+
+def _panel_axes(panel: Panel, number: int, place: Any, *, dark: bool, barred: bool) -> dict[str, Any]:
     x, y = _axes(number)
-    return {
-        kind: AXIS
-        | {"title": {"text": text, "standoff": 8, "font": {"size": 12}}, "domain": domain, "anchor": anchor}
-        | {"type": "log" if kind in panel.log else "linear", "gridcolor": LINE[dark], "linecolor": LINE[dark]}
-        for kind, text, domain, anchor in (("x", panel.x, across, y), ("y", panel.y, down, x))
-    }
+    found = {}
+    for kind, text, domain, anchor, ends in (
+        ("x", panel.x, place[0], y, panel.across),
+        ("y", panel.y, place[1], x, panel.down),
+    ):
+        title = {"text": text, "standoff": 8, "font": {"size": 12}}
+        axis = AXIS | {"title": title, "domain": domain, "anchor": anchor}
+        axis |= {"type": "log" if kind in panel.log else "linear", "gridcolor": LINE[dark], "linecolor": LINE[dark]}
+        if ends is not None:
+            axis["range"] = np.log10(ends).tolist() if kind in panel.log else list(ends)
+            axis |= {"dtick": max(1, round(np.ptp(axis["range"]) / 6))} if kind in panel.log else {}
+        if panel.words and (kind == "x" or barred):
+            size = len(panel.words)
+            axis |= {"tickvals": list(range(size)), "ticktext": list(panel.words), "tickfont": {"size": 10}}
+            axis |= {"range": [-0.5, size - 0.5] if kind == "x" else [size - 0.5, -0.5], "showgrid": False}
+            axis |= {"tickangle": -90} if kind == "x" else {}
+        found[kind] = axis
+    return found
+
+
+def _map(curve: Trace, place: Any) -> dict[str, Any]:
+    """A map of colours, with a bar that says what they mean."""
+    x, y = _axes(curve.panel)
+    heights = [numbers(row, MAP_DIGITS) for row in curve.z]
+    across, up = place
+    bar = {"thickness": 9, "x": across[1] + 0.006, "y": sum(up) / 2, "len": up[1] - up[0], "xpad": 0, "ypad": 0}
+    bar |= {"outlinewidth": 0, "nticks": 6, "tickfont": {"size": 10}}
+    bar |= {"title": {"text": curve.label, "side": "right", "font": {"size": 11}}}
+    heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights, "colorbar": bar}
+    ends = {"zmin": curve.limits[0], "zmax": curve.limits[1], "colorscale": MAP}
+    return heat | ends | {"xaxis": x, "yaxis": y, "showlegend": False}
+
+
+def _bar_errors(curve: Trace, colour: str, *, log: bool) -> dict[str, Any]:
+    """Standard errors in the middle of bars."""
+    x, y = _axes(curve.panel)
+    ends = np.asarray(curve.x, dtype=float)
+    middle = np.sqrt(ends[1:] * ends[:-1]) if log else (ends[1:] + ends[:-1]) / 2
+    error = {"array": numbers(curve.error, FEW_DIGITS), "color": colour, "thickness": 1, "width": 0}
+    own = {"xaxis": x, "yaxis": y, "legendgroup": curve.label, "type": "scatter", "mode": "markers"}
+    place = {"x": numbers(middle, FEW_DIGITS), "y": numbers(curve.y, FEW_DIGITS)}
+    return own | place | {"error_y": error, "marker": {"size": 1, "color": colour}, "hoverinfo": "skip"}
 
 
 def _mark(curve: Trace, line: dict[str, Any]) -> dict[str, Any]:
@@ -118,17 +180,12 @@ def _mark(curve: Trace, line: dict[str, Any]) -> dict[str, Any]:
 def _trace(curve: Trace, colour: str, dash: str, digits: int) -> dict[str, Any]:
     x, y = _axes(curve.panel)
     own: dict[str, Any] = {"xaxis": x, "yaxis": y, "legendgroup": curve.label}
-    if curve.shape == "map":
-        heights = [numbers(row, FEW_DIGITS) for row in curve.z]
-        heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights}
-        # a bar of colours takes Plotly as long as a panel: titles say what is bright
-        return own | heat | {"colorscale": MAP, "zmin": 0, "zmax": 1, "showscale": False, "showlegend": False}
     own |= {"type": "scatter", "x": numbers(curve.x, digits), "y": numbers(curve.y, digits)}
     if curve.shape == "bars":
         step = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
         return own | step | {"mode": "lines", "y": [*own["y"], own["y"][-1]], "fillcolor": colour + "40"}
     if curve.shape == "points":
-        look: dict[str, Any] = {"color": colour, "size": 6, "symbol": "circle"}
+        look: dict[str, Any] = {"color": colour, "size": 10 if curve.look == "second" else 6, "symbol": "circle"}
         if curve.look == "here":  # black and white, to be seen on any map
             look = {"color": "#fff", "size": 12, "symbol": "diamond", "line": {"width": 2, "color": "#000"}}
         bars = {}
@@ -143,29 +200,77 @@ def _trace(curve: Trace, colour: str, dash: str, digits: int) -> dict[str, Any]:
 
 
 def export(path: str | Path) -> None:
-    """Write the page."""
+    """Write the file: the course, and the theory of all rooms."""
+    pages = [*map(chapter_data, COURSE.values()), *map(room_data, ROOMS.values())]
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, course_page(pages, library().read_text(encoding="utf-8")))
+
+
+def library() -> Path:
+    """The script of Plotly."""
     try:
-        import plotly.offline as package
+        import plotly
     except ImportError as error:
         raise MissingPackageError("the page carries Plotly: pip install 'bulkedge[explore]'") from error
-    script = files("bulkedge.lab.explore").joinpath("templates", "export.js").read_text(encoding="utf-8")
-    data = json.dumps([room_data(room) for room in ROOMS.values()], allow_nan=False, separators=(",", ":"))
+    return Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+
+def course_page(pages: Sequence[Any], script: str = "") -> str:
+    """The page of the course: a whole file if it is given the script of Plotly, or one whose scripts a server has."""
+    template = page_templates("bulkedge.lab.explore").get_template("course.html")
+    # the library's own script, those of this package, and data in which nothing can end the script
+    texts = {"library": script, "style": _own("assets", "explore.css"), "script": course_script(pages)}
+    safe = {name: Markup(text) for name, text in texts.items()}  # noqa: S704
+    return template.render(version=__version__, points=MOST_POINTS, accuracy=ACCURACY, **safe)
+
+
+def course_script(pages: Sequence[Any]) -> str:
+    """What the page of the course runs: its data, and the script that shows them."""
     # lines alone change their colours by name: the diamond of "here" is black and white on any page
     colours = {light: dark for look, (light, dark, _) in LOOKS.items() if look != "here"}
     colours |= {each[False]: each[True] for each in (INK, LINE)}
-    # the library's own script, one of this package, data in which nothing can end the script, and numbers of colours
-    parts = {"library": package.get_plotlyjs(), "script": script, "colours": json.dumps(colours)}
-    safe = {name: Markup(text) for name, text in (parts | {"data": data.replace("<", "\\u003c")}).items()}  # noqa: S704
-    page = page_templates("bulkedge.lab.explore").get_template("export.html")
-    text = page.render(version=__version__, points=MOST_POINTS, accuracy=ACCURACY, **safe)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, text)
+    data = json.dumps(pages, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f"const PAGES = {data}, DARK = {json.dumps(colours)};\n{_own('templates', 'course.js')}"
 
 
-def room_data(family: type[Room]) -> dict[str, Any]:
+def _own(folder: str, name: str) -> str:
+    return files("bulkedge.lab.explore").joinpath(folder, name).read_text(encoding="utf-8")
+
+
+def chapter_words(chapter: type[Chapter]) -> dict[str, Any]:
+    """A chapter without its figures."""
+    number = list(COURSE).index(chapter.name) + 1
+    story = [" ".join(each.split()) for each in chapter.story.strip().split("\n\n")]
+    known = {
+        "number": number,
+        "short": chapter.name.replace("-", " ").capitalize(),
+        "story": story,
+        "questions": [each._asdict() for each in chapter.questions],
+    }
+    return _page_words(chapter) | known
+
+
+@cache
+def chapter_json(name: str) -> str:
+    """The figures of a chapter, for its page."""
+    return json.dumps(chapter_data(COURSE[name]), allow_nan=False, separators=(",", ":"))
+
+
+def chapter_data(chapter: type[Chapter]) -> dict[str, Any]:
+    """A chapter as the page's script reads it, with what it says at every stop."""
+    return chapter_words(chapter) | room_data(chapter, chapter.stops())
+
+
+def _page_words(family: type[Room]) -> dict[str, str]:
+    names = ("name", "title", "shows", "not_claimed")
+    return {name: getattr(family, name) for name in names} | {"script": family().script()}
+
+
+def room_data(family: type[Room], moved: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
     """A room as the page's script reads it."""
     declared = {each.name: each for each in family.declared()}
+    moved = family.exported if moved is None else moved
     controls = [
         {
             "name": name,
@@ -175,7 +280,7 @@ def room_data(family: type[Room]) -> dict[str, Any]:
             "values": [str(each) for each in values],
             "start": list(values).index(declared[name].default) if declared[name].default in values else 0,
         }
-        for name, values in family.exported.items()
+        for name, values in moved.items()
     ]
     parts: dict[str, int] = {}
     figures = []
@@ -186,14 +291,21 @@ def room_data(family: type[Room]) -> dict[str, Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RegimeWarning)
-        for values in product(*family.exported.values()):
-            room = family(**dict(zip(family.exported, values, strict=True)))
+        for values in product(*moved.values()):
+            room = family(**dict(zip(moved, values, strict=True)))
             curves = room.quick() or room.theory()
             drawn = plotly(room.panels(), [thin(each) for each in curves], digits=FEW_DIGITS)
             own = {key: drawn["layout"].pop(key) for key in ("shapes", "meta")} | {"meta": room.query()}
-            figures.append([[part_number(each) for each in drawn["data"]], part_number(drawn["layout"]), own])
-    words = {"name": family.name, "title": family.title, "shows": family.shows, "not_claimed": family.not_claimed}
-    return words | {"controls": controls, "figures": figures, "parts": [json.loads(each) for each in parts]}
+            figure = [[part_number(each) for each in drawn["data"]], part_number(drawn["layout"]), own]
+            if isinstance(room, Chapter):
+                places = [room.place(number) for number in range(len(room.questions))]
+                figure.append({"said": room.said(), "told": room.told(), "places": places})
+            figures.append(figure)
+    return _page_words(family) | {
+        "controls": controls,
+        "figures": figures,
+        "parts": [json.loads(each) for each in parts],
+    }
 
 
 def thin(curve: Trace) -> Trace:

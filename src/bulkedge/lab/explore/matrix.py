@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from bulkedge.lab.explore.room import Panel, Trace
 from bulkedge.lab.matrix_files import PAGE, read_matrix
 from bulkedge.support.domains import Integers
 from bulkedge.support.errors import DomainError
-from bulkedge.version import __version__
 
 NAME, TITLE = "matrix", "Your matrix"
 SHOWS = "Which law a matrix looks like, how far it is from it, and which of its singular values stand out."
@@ -115,31 +115,28 @@ def p_text(p: float, least: float = 0.0) -> str:
 
 
 def script(source: str) -> str:
-    """A program that fits the same matrix."""
-    return f'''"""{TITLE}: {SHOWS}
+    """About ten lines of Python that diagnose the same matrix."""
+    return f"""{source}
 
-{NOT_CLAIMED} Made by bulkedge {__version__}.
-"""
-
-{source}
-from bulkedge.lab.explore.room import save
 import bulkedge as be
-from bulkedge.lab.explore.matrix import curves_of
 
 found = be.diagnose(matrix)
 print(found.verdict)
 for candidate in found.candidates:
-    print(f"{{candidate.distance:.3f}}  {{candidate.name}}  {{candidate.law}}")
+    print(f"{{candidate.distance:.3f}}  {{candidate.name}}")
 for outlier in found.outliers:
     print(f"{{outlier.value:.4g}}  p = {{outlier.p_value:.2g}}")
-save("matrix.png", *curves_of(found))
-'''
+found.plot().figure.savefig("matrix.png")
+"""
 
 
 def loading_code(name: str, tensor: str | None) -> str:
     """Python that reads a file again, from the folder it is in; names are written as Python writes them."""
     if len(name) > 200 or (tensor is not None and len(tensor) > 500):
         raise DomainError("the name of the file or of the tensor is too long")
+    stack = re.fullmatch(re.escape(name) + r"(\[[0-9, ]+\])?", tensor or name)
+    if name.lower().endswith(".npy") and stack:
+        return f"import numpy as np\n\nmatrix = np.load({name!r}){stack[1] or ''}"
     return (
         "from pathlib import Path\n\nfrom bulkedge.lab.matrix_files import read_matrix\n\n"
         f"matrix = read_matrix({name!r}, Path({name!r}).read_bytes(), {tensor!r})"

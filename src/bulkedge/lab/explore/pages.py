@@ -158,7 +158,7 @@ def fact_list(facts: Mapping[str, str]) -> list[Any]:
 
 def tables(found: matrix.Report) -> list[Any]:
     """Facts, laws and outliers."""
-    listed = [html.Dl(fact_list(found.facts), className="facts"), html.P(found.note, className="note")]
+    listed = [html.Dl(fact_list(found.facts), className="facts")]
     if not found.laws:
         return listed
     beyond = _table(("value", "p-value: noise reaches as far"), found.outliers) if found.outliers else html.P("None.")
@@ -273,7 +273,7 @@ def add_callbacks(app: Dash, jobs: Jobs) -> None:
         found, page = known_fit[0], {name: bool((look or {}).get(name)) for name in ("dark", "narrow")}
         drawn = plotly(found.panels, found.curves, meta=key or "", **page)
         graph = dcc.Graph(id="figure", figure=drawn, config={"displaylogo": False, "responsive": True})
-        return [graph, *tables(found)], False
+        return [html.P(found.note, className="said"), graph, *tables(found)], False
 
     @app.callback(
         Output("matrix-file", "data"),

@@ -1,34 +1,21 @@
-"""A room of the explorer: parameters declared once, theory, simulation, and the Python that makes the same figure.
+"""A room of the explorer: parameters declared once, theory, simulation, and ten lines of Python that do the same.
 
 A room is a frozen dataclass whose fields are declared with :func:`bulkedge.support.domains.parameter`. Its sliders, its
-validation, its address (``/heads?beta=1.2``) and the Python that a reader downloads all come from these declarations.
-What it draws is in plain functions of its module, which take the room, or anything with the same attributes, and use
-NumPy, ``be`` and :mod:`~bulkedge.lab.explore.room` alone: the downloaded program *is* their source.
+validation and its address (``/heads?beta=1.2``) come from these declarations.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
-from pathlib import Path
-from textwrap import dedent
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
 from bulkedge.support.domains import Choice, Domain, Integers, Interval, Parameter, Parametric, parameters, shown
 from bulkedge.support.errors import DomainError
-from bulkedge.support.files import replace_file
-from bulkedge.version import __version__
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 Look = Literal["theory", "rival", "second", "simulation", "mark", "here"]
 # Colour of everything that rooms draw, on a light and on a dark page, and its dash: colours of Okabe and Ito and
@@ -41,11 +28,11 @@ LOOKS: dict[Look, tuple[str, str, str]] = {
     "mark": ("#808890", "#a0a8b1", "dot"),
     "here": ("#808890", "#e6e8eb", "solid"),
 }
-DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
 STOPS = 100  # stops of a slider, about
 FAR = 20  # quotient of a domain's ends from which on its slider is logarithmic
 MOST_ADDRESS = 2000  # characters of an address that are read
 MOST_PROBLEMS = 8  # faults of an address that are told one by one
+FEWEST = 3  # draws from which on their spread is shown as an error
 SEED, SEEDS = "seed", Integers(0, 1_000_000)  # what addresses call the seed of the first simulation, and its domain
 
 
@@ -57,6 +44,9 @@ class Panel(NamedTuple):
     y: str
     log: str = ""
     click: tuple[str, str] | None = None  # parameters that a click on the panel sets, along x and along y
+    across: tuple[float, float] | None = None  # ends of the axes, where they do not follow the curves
+    down: tuple[float, float] | None = None
+    words: Sequence[str] = ()  # what rows and columns of a map are called
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +65,8 @@ class Trace:
     shape: Literal["line", "points", "bars", "mark", "map"] = "line"
     error: Any = None
     z: Any = None
+    limits: tuple[float, float] = (0.0, 1.0)  # what the two ends of a map's colours mean
+    after: int = 0  # questions of a chapter that are answered before this is shown
 
 
 class Room(Parametric):
@@ -84,8 +76,6 @@ class Room(Parametric):
     title: ClassVar[str]
     shows: ClassVar[str]  # one sentence: what the room shows
     not_claimed: ClassVar[str]  # one sentence: what it does not say
-    # functions that make the figure, helpers first: ``panels``, ``theory``, ``simulate``, ``observations``
-    code: ClassVar[Sequence[Callable[..., Any]]]
     # parameters that move on the page without a server, and their values there; the others have their defaults
     exported: ClassVar[Mapping[str, Sequence[Any]]] = {}
     # what parameters are called beside their sliders, where their names would not do
@@ -111,6 +101,26 @@ class Room(Parametric):
         """Numbers beside the figure."""
         return {}
 
+    def panels(self) -> list[Panel]:
+        """The axes of the figure."""
+        raise NotImplementedError
+
+    def theory(self) -> list[Trace]:
+        """What theory says."""
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """One simulation."""
+        raise NotImplementedError
+
+    def observations(self, samples: Sequence[Any]) -> list[Trace]:
+        """Simulations as curves."""
+        raise NotImplementedError
+
+    def script(self, seed: int = 0) -> str:
+        """About ten lines of Python that do the same with what is public."""
+        raise NotImplementedError
+
     # -- what it gets --------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -118,25 +128,9 @@ class Room(Parametric):
         """The parameters of the room, in order."""
         return parameters(cls)
 
-    @classmethod
-    def _function(cls, name: str) -> Callable[..., Any]:
-        return next(each for each in cls.code if each.__name__ == name)
-
-    def panels(self) -> tuple[Panel, ...]:
-        """The axes of the figure."""
-        return tuple(self._function("panels")(self))
-
-    def theory(self) -> list[Trace]:
-        """What theory says."""
-        return list(self._function("theory")(self))
-
     def simulate(self, number: int) -> Any:
-        """One simulation."""
-        return self._function("simulate")(self, np.random.default_rng(number))
-
-    def observations(self, samples: Sequence[Any]) -> list[Trace]:
-        """Simulations as curves."""
-        return list(self._function("observations")(self, samples))
+        """The simulation of that number."""
+        return self.draw(np.random.default_rng(number))
 
     # -- its address ---------------------------------------------------------------------------------------------------
 
@@ -152,41 +146,20 @@ class Room(Parametric):
         values.pop(SEED, None)
         return cls(**values), problems
 
-    # -- its Python ----------------------------------------------------------------------------------------------------
 
-    def script(self, seed: int = 0) -> str:
-        """A program that makes the same figure: theory, all simulations, and a file beside it."""
-        values = ",\n".join(f"    {each.name}={getattr(self, each.name)!r}" for each in self.declared())
-        sources = "\n\n\n".join(short_source(each) for each in self.code)
-        return f'''"""{self.title}: {self.shows}
-
-{self.not_claimed} Made by bulkedge {__version__}.
-"""
-
-from __future__ import annotations
-
-from types import SimpleNamespace
-
-import numpy as np
-
-import bulkedge as be
-from bulkedge.lab.explore.room import Trace, Panel, save
-
-p = SimpleNamespace(
-{values},
-)
+def mean_error(draws: Any) -> tuple[Any, Any]:
+    """The mean of draws along their first axis, and its standard error, for which two draws are too few (NaN)."""
+    array = np.asarray(draws, dtype=float)
+    if len(array) < FEWEST:
+        return array.mean(axis=0), np.full(array.shape[1:], np.nan)
+    return array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(len(array))
 
 
-{sources}
-
-
-curves = theory(p)
-samples = [simulate(p, np.random.default_rng(number)) for number in range({seed}, {seed + self.draws})]
-if samples:
-    curves += observations(p, samples)
-save("{self.name}.png", panels(p), curves)
-print("{self.name}.png")
-'''
+def histogram(label: str, samples: Sequence[Any], ends: Any, *, panel: int = 0, log: bool = False) -> Trace:
+    """Values of several draws as bars, with the standard error that the draws show."""
+    widths = np.diff(np.log(ends) if log else ends)
+    height, error = mean_error([np.histogram(each, ends)[0] / (np.size(each) * widths) for each in samples])
+    return Trace(label, ends, height, panel=panel, look="simulation", shape="bars", error=error)
 
 
 def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -209,55 +182,6 @@ def read_address(query: str, known: Mapping[str, Any]) -> tuple[dict[str, Any], 
                 values[name] = found + 0.0 if isinstance(found, float) else found  # no sign of zero: -0 is 0
     more = len(problems) - MOST_PROBLEMS
     return values, problems if more <= 0 else [*problems[:MOST_PROBLEMS], f"and {more} more"]
-
-
-def short_source(function: Callable[..., Any]) -> str:
-    """The source of a function with the first line of its docstring alone, and without types."""
-    lines = dedent(inspect.getsource(function)).splitlines()
-    told: Any = ast.parse("\n".join(lines)).body[0].body[0]  # type: ignore[attr-defined]  # the docstring
-    lines[told.lineno - 1 : told.end_lineno] = [f'{" " * told.col_offset}"""{told.value.value.splitlines()[0]}"""']
-    return "\n".join(lines)
-
-
-def figure(panels: Sequence[Panel], curves: Sequence[Trace]) -> Figure:
-    """Draw curves in their panels with Matplotlib."""
-    from bulkedge.plots import style
-
-    with style.styled():
-        drawn, axes = style.panels(1, len(panels))
-        for panel, axis in zip(panels, axes[0], strict=True):
-            axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-            axis.set_xscale("log" if "x" in panel.log else "linear")
-            axis.set_yscale("log" if "y" in panel.log else "linear")
-        for curve in curves:
-            _draw(axes[0][curve.panel], curve)
-        for axis in axes[0]:
-            axis.legend()
-    return drawn
-
-
-def _draw(axis: Any, curve: Trace) -> None:
-    colour, _, dash = LOOKS[curve.look]
-    look = {"color": colour, "label": curve.label}
-    if curve.shape == "line":
-        # no line goes through one point
-        axis.plot(curve.x, curve.y, linestyle=DASHES[dash], marker="_" if len(curve.x) == 1 else "", **look)
-    elif curve.shape == "points":
-        axis.errorbar(curve.x, curve.y, yerr=curve.error, fmt="D" if curve.look == "here" else "o", ms=3, **look)
-    elif curve.shape == "bars":
-        axis.stairs(curve.y, curve.x, fill=True, alpha=0.35, **look)
-    elif curve.shape == "mark":
-        axis.axvline(float(curve.x), linestyle=DASHES[dash], **look)
-    else:
-        mesh = axis.pcolormesh(curve.x, curve.y, curve.z, cmap="cividis", shading="nearest", rasterized=True)
-        axis.figure.colorbar(mesh, ax=axis, label=curve.label)
-
-
-def save(path: str | Path, panels: Sequence[Panel], curves: Sequence[Trace]) -> None:
-    """Draw curves into a file."""
-    stream = io.BytesIO()
-    figure(panels, curves).savefig(stream, format=Path(path).suffix[1:] or "png", dpi=200)
-    replace_file(Path(path), stream.getvalue())
 
 
 def control_kind(domain: Domain) -> Literal["slider", "box", "buttons"]:

@@ -17,7 +17,7 @@
 
   function look() {
     if (document.getElementById("matrix-status"))
-      dash_clientside.set_props("look", { data: { dark: dark(), narrow: innerWidth < 760 } });
+      dash_clientside.set_props("look", { data: { dark: dark(), narrow: innerWidth < 1000 } });
   }
 
   function ask() {
@@ -28,7 +28,7 @@
     if (busy && performance.now() - busy < STUCK) { again = true; return; }
     busy = performance.now();
     again = false;
-    const data = { room: about.room, page: about.page, values: values, dark: dark(), narrow: innerWidth < 760,
+    const data = { room: about.room, page: about.page, values: values, dark: dark(), narrow: innerWidth < 1000,
       version: version, order: order, seed: seed, time: busy };
     order = "";
     dash_clientside.set_props("asked", { data: data });
@@ -190,8 +190,8 @@
   }
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { version = -1; ask(); });
-  let narrow = innerWidth < 760;
+  let narrow = innerWidth < 1000;
   addEventListener("resize", () => {
-    if ((innerWidth < 760) !== narrow) { narrow = !narrow; version = -1; ask(); }
+    if ((innerWidth < 1000) !== narrow) { narrow = !narrow; version = -1; ask(); }
   });
 })();

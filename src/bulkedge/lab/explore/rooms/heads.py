@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import bulkedge as be
-from bulkedge.lab.explore.room import Panel, Room, Trace
+from bulkedge.lab.explore.room import Panel, Room, Trace, histogram, mean_error
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FLAG, Choice, Interval, parameter
 
@@ -41,15 +41,6 @@ INTERPOLATED = (
     f"Interpolated from a table of laws: within {ACCURACY:g} of the law's distribution function, its largest value "
     f"within {LARGEST:.0%}. The law itself follows."
 )
-
-
-def panels(p: Any) -> list[Panel]:
-    """Axes of the figure."""
-    centre = "A − C" if p.causal else "A − 1π′" if p.popularity else "A − uu′"
-    values = f"squared singular value of √T ({centre})"
-    if p.axes == "density":
-        return [Panel("Density, by the logarithm of the value", values, "x · density(x)", "x")]
-    return [Panel("Quantiles, from the largest value down", "share of values that are larger", values, "xy")]
 
 
 def popularity(spread: float, keys: int) -> Any:
@@ -90,37 +81,6 @@ def lines(p: Any, label: str, law: Any, look: Any) -> Trace:
     return Trace(label, larger, np.maximum(law.ppf(1 - larger), 1e-6), look=look)
 
 
-def theory(p: Any) -> list[Trace]:
-    """The two laws."""
-    name = "causal head law" if p.causal else "finite-head law"
-    return [lines(p, name, head_law(p), "theory"), lines(p, rival_name(p), rival_law(p), "rival")]
-
-
-def simulate(p: Any, rng: np.random.Generator) -> Any:
-    """Squared singular values of one fresh head."""
-    head = be.SoftmaxAttention(p.tokens, p.head_dim, p.beta, p.qk_norm, mask="causal" if p.causal else "full")
-    if not p.popularity:
-        return head.spectrum(rng).values
-    liked = rng.permutation(popularity(p.popularity, p.tokens))
-    weights = np.exp(p.beta * head.scores(rng)) * liked * (np.tri(p.tokens) if p.causal else 1.0)
-    mean = liked * (np.tri(p.tokens) if p.causal else np.ones((p.tokens, p.tokens)))
-    centred = weights / weights.sum(axis=1, keepdims=True) - mean / mean.sum(axis=1, keepdims=True)
-    return be.spectrum(np.sqrt(p.tokens) * centred).squared().values
-
-
-def observations(p: Any, samples: Sequence[Any]) -> list[Trace]:
-    """Simulated values as bars or as points."""
-    values = np.maximum(np.sort(np.concatenate(samples)), 1e-6)
-    label = f"simulation, {len(samples)} × {p.tokens} tokens"
-    if p.axes == "density":
-        ends = np.geomspace(np.quantile(values, 0.02), 1.05 * values[-1], 61)
-        heights = np.histogram(values, ends)[0] / (len(values) * np.diff(np.log(ends)))
-        return [Trace(label, ends, heights, look="simulation", shape="bars")]
-    larger = (np.arange(len(values), 0, -1) - 0.5) / len(values)
-    chosen = np.unique(np.geomspace(1, 0.98 * len(values), 120).astype(int))
-    return [Trace(label, larger[-chosen], values[-chosen], look="simulation", shape="points")]
-
-
 @dataclass(frozen=True)
 class HeadsRoom(Room):
     """A fresh attention head."""
@@ -129,8 +89,13 @@ class HeadsRoom(Room):
     title = "Heads"
     shows = "The spectrum of a fresh attention head, as its law predicts it and as a simulation finds it."
     not_claimed = "It says nothing of trained heads, whose queries and keys are not random."
-    symbols = {"beta": "β", "head_dim": "head dimension", "qk_norm": "QK-norm", "popularity": "popularity"}  # noqa: RUF012
-    code = (panels, popularity, head_law, rival_law, rival_name, lines, theory, simulate, observations)
+    symbols = {  # noqa: RUF012
+        "beta": "β",
+        "tokens": "tokens T",
+        "head_dim": "head dimension d",
+        "qk_norm": "QK-norm",
+        "popularity": "popularity",
+    }
     exported = {  # noqa: RUF012
         "beta": tuple(round(0.2 + 0.1 * k, 1) for k in range(15)),
         "head_dim": HEAD_DIMS[:3],
@@ -139,13 +104,78 @@ class HeadsRoom(Room):
         "causal": (False, True),
     }
 
-    beta: float = parameter(Interval(FLATTEST, SHARPEST), "inverse temperature: spread of the scores", 0.8)
-    head_dim: int = parameter(Choice(HEAD_DIMS), "dimension of queries and keys", 64)
-    tokens: int = parameter(Choice(TOKENS), "tokens T of the sequence", 512)
-    qk_norm: bool = parameter(FLAG, "whether queries and keys are normalised", default=False)
-    causal: bool = parameter(FLAG, "whether tokens see earlier ones alone", default=False)
-    popularity: float = parameter(Interval(0, 1), "spread of the logarithm of how much keys are liked", 0.0)
-    axes: Literal["density", "quantiles"] = parameter(Choice(("density", "quantiles")), "axes of the figure", "density")
+    beta: float = parameter(
+        Interval(FLATTEST, SHARPEST), "how sharp attention is: the standard deviation of the scores", 0.8
+    )
+    head_dim: int = parameter(Choice(HEAD_DIMS), "length of a query or key vector; scores have rank d", 64)
+    tokens: int = parameter(Choice(TOKENS), "words, or pieces of words, that the head reads", 512)
+    qk_norm: bool = parameter(FLAG, "give every query and key the same length", default=False)
+    causal: bool = parameter(FLAG, "let a token see only those before it, as decoders do", default=False)
+    popularity: float = parameter(Interval(0, 1), "how unevenly attention is spread over keys (0 = evenly)", 0.0)
+    axes: Literal["density", "quantiles"] = parameter(
+        Choice(("density", "quantiles")), "draw the density, or the values sorted by rank", "density"
+    )
+
+    def panels(self) -> list[Panel]:
+        """Axes of the figure."""
+        centre = "A − C" if self.causal else "A − 1π′" if self.popularity else "A − uu′"
+        values = f"squared singular value of √T ({centre})"
+        if self.axes == "density":
+            return [Panel("Density, by the logarithm of the value", values, "x · density(x)", "x")]
+        return [Panel("Quantiles, from the largest value down", "share of values that are larger", values, "xy")]
+
+    def theory(self) -> list[Trace]:
+        """The two laws."""
+        name = "causal head law" if self.causal else "finite-head law"
+        return [lines(self, name, head_law(self), "theory"), lines(self, rival_name(self), rival_law(self), "rival")]
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Squared singular values of one fresh head."""
+        head = be.SoftmaxAttention(
+            self.tokens, self.head_dim, self.beta, self.qk_norm, mask="causal" if self.causal else "full"
+        )
+        if not self.popularity:
+            return head.spectrum(rng).values
+        liked = rng.permutation(popularity(self.popularity, self.tokens))
+        weights = np.exp(self.beta * head.scores(rng)) * liked * (np.tri(self.tokens) if self.causal else 1.0)
+        mean = liked * (np.tri(self.tokens) if self.causal else np.ones((self.tokens, self.tokens)))
+        centred = weights / weights.sum(axis=1, keepdims=True) - mean / mean.sum(axis=1, keepdims=True)
+        return be.spectrum(np.sqrt(self.tokens) * centred).squared().values
+
+    def observations(self, samples: Sequence[Any]) -> list[Trace]:
+        """Simulated values as bars or as points."""
+        values = np.maximum(np.sort(np.concatenate(samples)), 1e-6)
+        label = f"simulation, {len(samples)} × {self.tokens} tokens"
+        if self.axes == "density":
+            ends = np.geomspace(np.quantile(values, 0.02), 1.05 * values[-1], 61)
+            return [histogram(label, [np.maximum(each, 1e-6) for each in samples], ends, log=True)]
+        ranks = np.unique(np.geomspace(1, 0.98 * self.tokens, 60).astype(int))
+        middle, error = mean_error([np.maximum(np.sort(each), 1e-6)[-ranks] for each in samples])
+        larger = (ranks - 0.5) / self.tokens
+        return [Trace(label, larger, middle, look="simulation", shape="points", error=error)]
+
+    def script(self, seed: int = 0) -> str:
+        """The head, its law, a draw, and how far they are apart."""
+        family, mask = ("CausalHeadLaw", "causal") if self.causal else ("FiniteHeadLaw", "full")
+        draw = f"spectrum = head.spectrum(np.random.default_rng({seed}))"
+        if self.popularity:
+            spread = f"popularity = np.exp({self.popularity} * np.random.default_rng(0).standard_normal(400))"
+            draw = f"{spread}\nlaw = law.with_columns(popularity / popularity.mean())"
+        shown = "" if self.popularity else "\ncomparison = be.compare(spectrum, law)"
+        saved = (
+            ""
+            if self.popularity
+            else '\nprint("distance:", comparison.ks)\ncomparison.plot().figure.savefig("head.png")'
+        )
+        return f"""import numpy as np
+
+import bulkedge as be
+
+head = be.SoftmaxAttention({self.tokens}, {self.head_dim}, {self.beta}, {self.qk_norm}, mask="{mask}")
+law = be.{family}({self.beta}, {self.head_dim}, {self.tokens}, {self.qk_norm})
+{draw}{shown}
+print("bulk:", law.support, " edge:", law.edge){saved}
+"""
 
     @property
     def draws(self) -> int:
