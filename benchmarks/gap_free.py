@@ -195,8 +195,6 @@ def written(found: list[Measurement]) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
     about = f"one {device}, torch {torch.__version__}, {DTYPE}, {HEADS} heads of {DIM}, {TOKENS} tokens in a batch"
     gap_free()
-    if sys.modules["bulkedge.nn.native"].Library.loaded:
-        about += ", causal kernels built"
     # a kernel that failed has no numbers, and JSON no nan
     numbers = [{key: each for key, each in asdict(one).items() if each == each} for one in found]  # noqa: PLR0124
     errors = {case: largest_error(case) for case in CASES}

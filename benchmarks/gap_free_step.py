@@ -1,17 +1,17 @@
-"""A training step with and without the gap of its attention: what a user of gap-free attention waits for.
+"""A training step and a decoded token with and without the gap: what a user of gap-free attention waits for.
 
-Blocks of GPT-2 (width 768, 12 heads) or of a wide model (width 2048, heads of 128), q, k and v views of one projection,
-and the 124M GPT-2 of transformers through ``be.nn.remove_gap``, with the cache that it has by default and without. A
-step is a forward and a backward pass under bfloat16 autocast and a fused AdamW; 16,384 tokens in it, whatever the
-context.
-Steps with plain fused attention and without its gap take turns in one process; a ratio is the median over rounds, with
-quartiles. ``host`` is the time until the last launch of a step returns: where that is longer than the GPU's work, a
-step waits for Python. The goal is at most 1.05 where torch runs eagerly, 1.03 where it compiles, and 1.02 for the peak
-of memory. ``be.nn.build_kernels()`` is called first; with ``--kernels triton``, or without a compiler, the kernels are
-Triton's.
+Models of transformers with fresh weights, through ``be.nn.remove_gap``: Llama with as many keys as queries and with
+shared ones, Qwen3, Mistral with a window, Gemma 2 with capped scores, ViT-B, BERT and GPT-2, with the cache that a
+model has by default and without. A step is a forward and a backward pass and a fused AdamW, under bfloat16 autocast on
+a GPU, with the same number of tokens whatever the context; decoding is a pass of one token behind a cache.
 
-Needs torch and, for GPT-2, transformers. Rows are added to the numbers that are there, and written one by one; the last
-line writes the page of what was measured elsewhere::
+The model and its patched copy take turns in one process. On a GPU a ratio is the median over rounds; on a processor,
+where others run too, that of the fastest steps. Quartiles are of the ratios of rounds. Goals: 1.03 compiled, 1.08
+eager, 1.05 for a decoded token, 1.02 for the peak of memory; on a processor 1.05. Capped scores form matrices, plain or
+not.
+
+Needs torch, transformers and, for compiled steps, a C++ compiler. Rows are written one by one and those that are there
+are left out (``--again`` measures them again), so a session may end anywhere::
 
     python -m benchmarks.gap_free_step --json docs/benchmarks/gap_free_step.json
     python -m benchmarks.gap_free_step --read docs/benchmarks/gap_free_step.json --page docs/benchmarks/gap_free_step.md
@@ -26,94 +26,111 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import bulkedge as be
 from benchmarks.harness import Table, command, heading, seconds, today, unbroken
-from bulkedge.nn import fused, gap_free_attention, native
+from bulkedge.nn import fused
 from bulkedge.support.files import replace_file
 
 TITLE = "Benchmarks: a training step without the gap"
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-TOKENS = 16384 if GPU else 1024
+TOKENS = 16384 if GPU else 512
 """Tokens of a step, in as many sequences as the context allows."""
-ROUNDS, STEPS = (15, 5) if GPU else (25, 3)
-GOALS = {"eager": 1.05, "compiled": 1.03}
-KERNELS = {
-    "built": "C++ and CUDA",
-    "triton": "Triton",
-    "torch": "no kernels of ours",
-}
+ROUNDS, STEPS = (15, 5) if GPU else (60, 1)
+GOALS = (
+    {"eager": 1.08, "compiled": 1.03, "decoding": 1.05}
+    if GPU
+    else dict.fromkeys(("eager", "compiled", "decoding"), 1.05)
+)
 MEMORY_GOAL = 1.02
+SIZES: dict[str, Any] = (
+    {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
+    if GPU
+    else {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 4}
+)
+SHARED = 4 if GPU else 2  # heads of keys, where those of queries share them
+WORDS = 32000 if GPU else 1000
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Blocks of a decoder, and the contexts it is trained at."""
+class Model:
+    """A model of transformers, by the names of its configuration and class, and the contexts it is trained at."""
 
-    layers: int
-    width: int
-    heads: int
+    config: str
+    kind: str
+    options: dict[str, Any]
     contexts: tuple[int, ...]
 
+    def build(self, context: int) -> Any:
+        """With fresh weights, in training, without dropout."""
+        import transformers
 
+        torch.manual_seed(0)
+        config = getattr(transformers, self.config)(**self.options)
+        if hasattr(config, "max_position_embeddings"):
+            config.max_position_embeddings = max(context + 128, 512)
+        if self.config == "Gemma2Config":  # the fused kernels know no cap
+            config._attn_implementation = "eager"
+        return getattr(transformers, self.kind)(config).to(DEVICE).train()
+
+    def inputs(self, context: int) -> dict[str, Any]:
+        """A batch, and what is to be learnt of it."""
+        batch = max(1, TOKENS // context)
+        if self.config == "ViTConfig":
+            size = self.options["image_size"]
+            pixels = torch.randn(batch, 3, size, size, device=DEVICE)
+            return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.long, device=DEVICE)}
+        ids = torch.randint(WORDS, (batch, context), device=DEVICE)
+        return {"input_ids": ids, "labels": ids}
+
+
+LONG, SHORT = ((1024, 2048, 8192), (512,)) if GPU else ((256, 512), (128,))
+TEXT = SIZES | {"vocab_size": WORDS, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "n_positions": max(LONG) + 128, "vocab_size": WORDS}
+GPT2 |= {} if GPU else {"n_layer": 2, "n_head": 4, "n_embd": 256}
+BASE = SIZES | ({"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12} if GPU else {}) | NO_DROPOUT
 MODELS = {
-    "six blocks of GPT-2": Shape(6, 768, 12, (1024, 2048, 4096, 8192)) if GPU else Shape(2, 256, 4, (256, 1024)),
-    "wide blocks": Shape(8, 2048, 16, (2048,)) if GPU else Shape(1, 512, 4, (256,)),
+    "Llama": Model(
+        "LlamaConfig", "LlamaForCausalLM", TEXT | {"num_key_value_heads": SIZES["num_attention_heads"]}, LONG
+    ),
+    "Llama, shared keys": Model("LlamaConfig", "LlamaForCausalLM", TEXT | {"num_key_value_heads": SHARED}, LONG),
+    "Qwen3": Model("Qwen3Config", "Qwen3ForCausalLM", TEXT | {"num_key_value_heads": SHARED, "head_dim": 64}, LONG[:1]),
+    "Mistral, window": Model(
+        "MistralConfig",
+        "MistralForCausalLM",
+        TEXT | {"num_key_value_heads": SHARED, "sliding_window": 1024 if GPU else 64},
+        (4096,) if GPU else LONG,
+    ),
+    "Gemma 2, capped": Model(
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        TEXT | {"num_key_value_heads": SHARED, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 512},
+        LONG[:1],
+    ),
+    "ViT-B": Model("ViTConfig", "ViTForImageClassification", BASE | {"image_size": 224, "patch_size": 16}, (197,)),
+    "BERT": Model("BertConfig", "BertForMaskedLM", BASE | {"vocab_size": WORDS}, SHORT),
+    "GPT-2": Model("GPT2Config", "GPT2LMHeadModel", GPT2, LONG[:1]),
+    "GPT-2 without a cache": Model("GPT2Config", "GPT2LMHeadModel", GPT2 | {"use_cache": False}, LONG[:1]),
 }
-
-
-DECODERS = {"GPT-2": True, "GPT-2 without a cache": False}
-"""Whether transformers' own model keeps keys and values, as it does by default."""
-
-
-class Block(nn.Module):
-    """A layer of a decoder around whatever attends: from a projection and a number of heads to tokens."""
-
-    def __init__(self, shape: Shape, attend: Callable[[Any, int], Any]) -> None:
-        super().__init__()
-        width, self.heads, self.attend = shape.width, shape.heads, attend
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.project, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Any) -> Any:
-        """From tokens to tokens."""
-        x = x + self.merge(self.attend(self.project(self.norms[0](x)), self.heads))
-        return x + self.narrow(gelu(self.widen(self.norms[1](x)), approximate="tanh"))
-
-
-def by_views(attend: Callable[..., Any]) -> Callable[[Any, int], Any]:
-    """Causal attention of queries, keys and values as views of a projection."""
-
-    def attended(projected: Any, heads: int) -> Any:
-        batch, tokens, width = projected.shape
-        three = (each.view(batch, tokens, heads, -1).transpose(1, 2) for each in projected.split(width // 3, -1))
-        return attend(*three, is_causal=True).transpose(1, 2).reshape(batch, tokens, width // 3)
-
-    return attended
-
-
-PLAIN, VIEWS = by_views(scaled_dot_product_attention), by_views(gap_free_attention)
 
 
 @dataclass(frozen=True)
 class Measurement:
     """Plain and gap-free steps of one model at one context."""
 
+    machine: str
     model: str
     context: int
     mode: str
-    kernels: str
     plain_seconds: float
     ratio: float
     lower: float
@@ -126,52 +143,49 @@ class Measurement:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """That it is a measurement of; another takes its place."""
-        return self.model, str(self.context), self.mode, self.kernels
+        """That it is a measurement of."""
+        return self.machine, self.model, str(self.context), self.mode
 
 
-def blocks(shape: Shape, context: int, attend: Callable[..., Any], *, compiled: bool) -> Callable[[], Any]:
-    """A step of a decoder's blocks."""
-    torch.manual_seed(0)
-    model: Any = nn.Sequential(*(Block(shape, attend) for _ in range(shape.layers))).to(DEVICE)
-    inputs = torch.randn(TOKENS // context, context, shape.width, device=DEVICE)
-    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
-    forward = torch.compile(model, fullgraph=True) if compiled else model
+def machine() -> str:
+    """What is measured on."""
+    device = f"one {torch.cuda.get_device_name()}" if GPU else f"one core, {platform.machine()}"
+    means = "Triton" if GPU and fused.TRITON else "torch"
+    return f"{device}, torch {torch.__version__}, means by {means}"
+
+
+def step_of(model: Model, context: int, mode: str, *, removed: bool) -> Callable[[], Any]:
+    """A step of training, or of decoding."""
+    network, inputs = model.build(context), model.inputs(context)
+    if removed:
+        be.nn.remove_gap(network)
+    mixed = torch.autocast(DEVICE, torch.bfloat16) if GPU else nullcontext()
+    if mode == "decoding":
+        return decoding(network.eval(), inputs["input_ids"], mixed)
+    optimiser = torch.optim.AdamW(network.parameters(), fused=True)
+    with torch.no_grad():  # a patched model looks at its first pass, once
+        network(**{name: each[:1] for name, each in inputs.items()})
+    forward = torch.compile(network) if mode == "compiled" else network
 
     def step() -> None:
         optimiser.zero_grad()
-        with torch.autocast(DEVICE, torch.bfloat16):
-            loss = forward(inputs).float().square().mean()
+        with mixed:
+            loss = forward(**inputs).loss
         loss.backward()
         optimiser.step()
 
     return step
 
 
-def gpt2(context: int, *, cache: bool, removed: bool, compiled: bool) -> Callable[[], Any]:
-    """A step of the 124M GPT-2 of transformers, with fresh weights and no dropout.
-
-    Without a cache transformers writes causal masks out when it compiles, since positions might be of packed sequences.
-    """
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_positions=context, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=cache)
-    model: Any = GPT2LMHeadModel(config).to(DEVICE).train()
-    if removed:
-        be.nn.remove_gap(model)
-    inputs = torch.randint(config.vocab_size, (TOKENS // context, context), device=DEVICE)
-    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
-    with torch.no_grad():  # a patched model looks at its first pass, once
-        model(input_ids=inputs[:1])
-    forward = torch.compile(model) if compiled else model
+def decoding(network: Any, ids: Any, mixed: Any) -> Callable[[], Any]:
+    """A token behind a cache of the whole context, which is cut back to it."""
+    with torch.no_grad(), mixed:
+        cache = network(input_ids=ids[:1], use_cache=True).past_key_values
 
     def step() -> None:
-        optimiser.zero_grad()
-        with torch.autocast(DEVICE, torch.bfloat16):
-            loss = forward(input_ids=inputs, labels=inputs).loss
-        loss.backward()
-        optimiser.step()
+        with torch.no_grad(), mixed:
+            network(input_ids=ids[:1, :1], past_key_values=cache, use_cache=True)
+        cache.crop(ids.shape[1])
 
     return step
 
@@ -183,6 +197,8 @@ def timed(step: Callable[[], Any], steps: int) -> tuple[float, float]:
     step()
     host = time.perf_counter() - start
     wait()
+    if steps == 1:
+        return time.perf_counter() - start, host
     start = time.perf_counter()
     for _ in range(steps):
         step()
@@ -205,77 +221,54 @@ def peak(step: Callable[[], Any]) -> float:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def measure(name: str, context: int, mode: str, make: Callable[..., Callable[[], Any]]) -> Measurement:
+def measure(name: str, context: int, mode: str) -> Measurement:
     """Both kinds of steps in turns; peaks with one of the two models on the device."""
     made, peaks = [], []
+    torch._dynamo.reset()
     for removed in (False, True):
         gc.collect()  # what is freed later would be missing from the peak
         before = torch.cuda.memory_allocated() / 2**30 if GPU else 0.0
-        torch._dynamo.reset()
-        step = make(removed=removed)
+        step = step_of(MODELS[name], context, mode, removed=removed)
         for _ in range(3):
             step()
         peaks.append(peak(step) - before)
         made.append(step)
-    rounds = [[timed(step, STEPS) for step in made] for _ in range(ROUNDS)]
-    ratios = [free[0] / plain[0] for plain, free in rounds]
+    # in turns, and each as often first: what ran before fills the caches
+    turns = [[(k, timed(made[k], STEPS)) for k in ((0, 1) if turn % 2 else (1, 0))] for turn in range(ROUNDS)]
+    rounds = [dict(turn) for turn in turns]
+    ratios = [each[1][0] / each[0][0] for each in rounds]
     lower, middle, upper = statistics.quantiles(ratios, n=4)
-    plain, plain_host = (statistics.median(each[0][k] for each in rounds) for k in range(2))
-    host = statistics.median(each[1][1] for each in rounds)
-    times = {"plain_seconds": plain, "ratio": middle, "lower": lower, "upper": upper}
+    choose = statistics.median if GPU else min
+    (plain, plain_host), (free, host) = ([choose(each[k][i] for each in rounds) for i in range(2)] for k in range(2))
+    times = {"plain_seconds": plain, "ratio": middle if GPU else free / plain, "lower": lower, "upper": upper}
     hosts = {"plain_host": plain_host, "host": host}
     memory = {"plain_gib": peaks[0], "memory_ratio": peaks[1] / peaks[0]}
-    return Measurement(name, context, mode, used(), **times, **hosts, **memory, day=today())
+    return Measurement(machine(), name, context, mode, **times, **hosts, **memory, day=today())
 
 
-def used() -> str:
-    """Which kernels of ours take part."""
-    return "built" if native.Library.loaded else "triton" if GPU and fused.TRITON else "torch"
-
-
-def choose(kernels: str) -> None:
-    """Build the kernels if they are to be used; say why where that fails."""
-    native.Library.loaded = False
-    if GPU and kernels == "built":
-        try:
-            be.nn.build_kernels()
-        except native.BuildError as error:
-            print(f"not built: {error}")
-
-
-def measurements(modes: list[str], models: list[str], contexts: list[int] | None = None) -> Iterator[Measurement]:
-    """Every model at every context, eagerly and compiled."""
-    step_of("six blocks of GPT-2", 256, removed=False, compiled=False)()  # libraries keep room for themselves once
+def wanted(modes: list[str], models: list[str], contexts: list[int] | None) -> Iterator[tuple[str, int, str]]:
+    """Every model at every context; what has no cache decodes nothing."""
     for mode, name in product(modes, models):
-        own = MODELS[name].contexts if name in MODELS else ((1024,) if GPU else (128,))
-        for context in contexts or own:
-            yield measure(name, context, mode, partial(step_of, name, context, compiled=mode == "compiled"))
-
-
-def step_of(name: str, context: int, *, removed: bool, compiled: bool) -> Callable[[], Any]:
-    """A step of a model by its name, with the gap or without."""
-    if name in DECODERS:
-        return gpt2(context, cache=DECODERS[name], removed=removed, compiled=compiled)
-    return blocks(MODELS[name], context, VIEWS if removed else PLAIN, compiled=compiled)
+        if mode != "decoding" or MODELS[name].kind.endswith("CausalLM"):
+            yield from ((name, context, mode) for context in contexts or MODELS[name].contexts)
 
 
 def tables(found: list[Measurement]) -> list[Table]:
-    """One for each mode and kind of kernels."""
-    headings = ["model", "context", "plain step", "gap-free / plain", "quartiles", "host, plain", "host", "plain peak"]
+    """One for each machine and mode."""
+    headings = ["model", "context", "plain", "gap-free / plain", "quartiles", "host, plain", "host", "plain peak"]
     headings += ["memory, gap-free / plain", "measured"]
     result = []
-    for mode, kernels in dict.fromkeys((each.mode, each.kernels) for each in found):
-        rows = [each for each in found if (each.mode, each.kernels) == (mode, kernels)]
-        met = sum(each.ratio <= GOALS[mode] for each in rows)
-        fit = sum(each.memory_ratio <= MEMORY_GOAL for each in rows)
-        note = f"{met} of {len(rows)} at most {GOALS[mode]}; memory: {fit} of {len(rows)} at most {MEMORY_GOAL}."
-        table = Table(f"{mode.capitalize()}, {KERNELS[kernels]}", headings, note)
+    for where, mode in dict.fromkeys((each.machine, each.mode) for each in found):
+        rows = [each for each in found if (each.machine, each.mode) == (where, mode)]
+        table = Table(f"{mode.capitalize()}, {where}", headings)
         for each in rows:
-            spread, memory = f"{each.lower:.3f} to {each.upper:.3f}", f"{each.memory_ratio:.3f}"
+            spread = f"{each.lower:.3f} to {each.upper:.3f}"
+            counted = each.plain_gib == each.plain_gib
+            memory = (f"{each.plain_gib:.2f} GiB", f"{each.memory_ratio:.3f}") if counted else ("", "")
             times = [seconds(value) for value in (each.plain_host, each.host)]
             table.add(
                 *(each.model, str(each.context), seconds(each.plain_seconds), f"{each.ratio:.3f}", spread, *times),
-                *(f"{each.plain_gib:.2f} GiB", memory, unbroken(each.day)),
+                *(*memory, unbroken(each.day)),
             )
         result.append(table)
     return result
@@ -283,41 +276,42 @@ def tables(found: list[Measurement]) -> list[Table]:
 
 def written(found: list[Measurement]) -> dict[str, Any]:
     """Numbers and where they come from, for JSON."""
-    device = torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()
-    about = f"one {device}, torch {torch.__version__}, {TOKENS} tokens a step"
-    return {"measured": today(), "about": about, "measurements": [asdict(each) for each in found]}
+    about = "; ".join(dict.fromkeys(each.machine for each in found))
+    rows = [{key: each for key, each in asdict(one).items() if each == each} for one in found]  # noqa: PLR0124 - not nan
+    return {"measured": today(), "about": about, "measurements": rows}
 
 
-def read(path: Path | None) -> dict[tuple[str, ...], Measurement]:
-    """What was measured before, by what it is of."""
-    if path is None or not path.exists():
-        return {}
-    rows = (Measurement(**each) for each in json.loads(path.read_text())["measurements"])
-    return {each.what: each for each in rows}
+def read(numbers: dict[str, Any]) -> list[Measurement]:
+    """What was measured before."""
+    nothing = {"plain_gib": float("nan"), "memory_ratio": float("nan")}
+    return [Measurement(**nothing | each) for each in numbers["measurements"]]
 
 
 def page(numbers: dict[str, Any]) -> str:
     """Markdown of what was written."""
-    found = [Measurement(**each) for each in numbers["measurements"]]
+    found = read(numbers)
     return "\n\n".join([heading(TITLE, __doc__ or "", numbers), *(each.markdown() for each in tables(found))])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("--modes", nargs="*", choices=tuple(GOALS), default=list(GOALS))
-    names = [*MODELS, *DECODERS]
-    parser.add_argument("--models", nargs="*", choices=names, default=names, help="all of them unless named")
+    parser.add_argument("--models", nargs="*", choices=tuple(MODELS), default=list(MODELS), help="all unless named")
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens of a sequence, instead of each model's own")
-    parser.add_argument("--kernels", choices=("built", "triton"), default="built", help="of attention without its gap")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
 
     def measured(chosen: argparse.Namespace) -> dict[str, Any]:
-        choose(chosen.kernels)
-        rows = read(chosen.json)
-        for each in measurements(chosen.modes, chosen.models, chosen.contexts):
-            print(each, flush=True)
-            rows[each.what] = each
-            if chosen.json:
-                replace_file(chosen.json, json.dumps(written([*rows.values()]), indent=1) + "\n")
+        path: Path | None = chosen.json
+        before = read(json.loads(path.read_text())) if path and path.exists() else []
+        rows = {each.what: each for each in before}
+        for name, context, mode in wanted(chosen.modes, chosen.models, chosen.contexts):
+            if (machine(), name, str(context), mode) in rows and not chosen.again:
+                continue
+            found = measure(name, context, mode)
+            print(found, flush=True)
+            rows[found.what] = found
+            if path:
+                replace_file(path, json.dumps(written([*rows.values()]), indent=1) + "\n")
         return written([*rows.values()])
 
     command(parser, measured, page)

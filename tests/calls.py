@@ -374,7 +374,6 @@ FOR = {
     "without_outliers": {"attention": lambda: np.full((4, 4), 0.25), "count": lambda: 1},
     "Watch.attach": None,
     "Watch.save": None,
-    "build_kernels": None,
     "GapFreeAttention": {"args": lambda: 16, "num_heads": lambda: 2},
     "GapFreeAttention.forward": None,
     "apply_patch": {"model": decoder, "kind": lambda: "gap_free"},

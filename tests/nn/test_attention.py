@@ -189,10 +189,33 @@ def test_running_sums_are_rounded_once(sums):
 
 
 def test_the_sums_of_a_gpu_in_attention(monkeypatch):
-    monkeypatch.setattr("bulkedge.nn.attention.running_sums", _chunked_sums)
+    monkeypatch.setattr("bulkedge.nn.attention.running_sums", lambda value, _: _chunked_sums(value))
     q, k, v = tensors((2, 4, 150, 16), (2, 2, 150, 16), (2, 2, 150, 16))
     output = gap_free_attention(q, k, v, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(output.double(), explicit(q, k, v, {"is_causal": True}), atol=SINGLE, rtol=0)
+
+
+@pytest.mark.parametrize("width", [1, 7, 149, 150])
+def test_the_mean_over_a_window_is_that_of_the_mask(width):
+    """A difference of running sums where the mask is known to be a window, a product with it where it is not."""
+    made, window = tensors((2, 4, 150, 16), (2, 2, 150, 16), (2, 2, 150, 16)), Mask.window(150, width)
+    expected = explicit(*made, {"attn_mask": window.visible(made[0])})
+    for mask in (window, window.visible(made[0])):
+        found = gap_free_attention(*made, attn_mask=mask, enable_gqa=True)
+        torch.testing.assert_close(found.double(), expected, atol=SINGLE, rtol=0)
+        gradients = [torch.autograd.grad(each.square().sum(), made, retain_graph=True) for each in (found, expected)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, atol=20 * SINGLE, rtol=0)  # of order ten
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_over_a_window_are_rounded_once(dtype):
+    """A window of 100 tokens behind 32,668 others: in single precision the long sums would round to 1/16."""
+    (value,) = tensors((1, 2, 32768, 3), seed=2)
+    value = (value.detach() + 30).to(dtype)
+    exact = value.double().unfold(-2, 100, 1).sum(-1)
+    error = (running_sums(value, 100)[..., 99:, :].double() - exact).abs() / exact.abs()
+    assert error.max() <= 1.01 * torch.finfo(dtype).eps / 2
 
 
 def test_the_first_token_of_causal_attention():

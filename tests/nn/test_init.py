@@ -8,9 +8,18 @@ from scipy.special import roots_genlaguerre
 
 torch = pytest.importorskip("torch")
 
-from bulkedge.nn import GapFreeAttention, attended_power  # noqa: E402
-from bulkedge.nn.init import attention_variance, initialise, query_key_std, skip_weights, value_std  # noqa: E402
+from bulkedge.nn import GapFreeAttention, attended_power, initial_scales, initialise_stack  # noqa: E402
+from bulkedge.nn.init import (  # noqa: E402
+    _draw_gated,
+    attention_variance,
+    initialise,
+    query_key_std,
+    skip_weights,
+    value_std,
+)
 from bulkedge.nn.power import _powers  # noqa: E402
+from bulkedge.propagation import skip_isometry  # noqa: E402
+from bulkedge.support.errors import DomainError  # noqa: E402
 from bulkedge.visibility import Mask  # noqa: E402
 
 
@@ -244,3 +253,57 @@ def test_mistakes():
         attended_power(1.0, 10, 8, 4, similarity=1)
     with pytest.raises(ValueError, match="mask = 'half' is outside its domain"):
         attended_power(1.0, 10, 8, 4, mask="half")
+
+
+def llama(depth):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 2}
+    return transformers.LlamaModel(transformers.LlamaConfig(vocab_size=500, num_hidden_layers=depth, **sizes)).eval()
+
+
+def jacobian(model, tokens):
+    """Of the last states with respect to the first, relative to their sizes: mean and variance of squared values."""
+    last = []
+    handle = model.norm.register_forward_pre_hook(lambda _, given: last.append(given[0]))
+    ids = torch.randint(500, (1, tokens), generator=torch.Generator().manual_seed(0))
+    first = model.embed_tokens(ids).detach().requires_grad_()
+    model(inputs_embeds=first)
+    handle.remove()
+    (end,), size = last, first.numel()
+    every = torch.eye(size).view(size, *end.shape)
+    rows = torch.autograd.grad(end, first, every, is_grads_batched=True)[0].view(size, size)
+    values = torch.linalg.svdvals(rows * (first.detach().norm() / end.detach().norm())) ** 2
+    return float(values.mean()), float(values.var() / values.mean() ** 2)
+
+
+@pytest.mark.parametrize("depth", [24, pytest.param(48, marks=pytest.mark.slow)])
+def test_a_new_decoder_of_any_depth_starts_close_to_an_isometry(depth):
+    """Theory without gap and moving scores says 0.6; with them one to two (docs/initial_scales.md), at any depth."""
+    default, model = llama(depth), llama(depth)
+    scales, isometry = initial_scales(depth, 12, 32, 16, mask="causal"), skip_isometry(depth, 0.25)
+    initialise_stack(model, scales, torch.Generator().manual_seed(1), isometry=isometry)
+    mean, variance = jacobian(model, 12)
+    assert 0.9 < mean < 1.4
+    assert 0.4 < variance < 2.5
+    assert jacobian(default, 12)[1] > 20
+
+
+def test_gated_layers_have_the_power_they_are_drawn_for():
+    """Mean squares of Jacobians at Gaussian tokens of power one, against the quadrature."""
+    found, layer = [], llama(1).layers[0].mlp
+    for seed in range(4):
+        rng = torch.Generator().manual_seed(seed)
+        _draw_gated(layer, 0.3, rng)
+        rows = torch.func.vmap(torch.func.jacrev(layer))(torch.randn(64, 32, generator=rng))
+        found.append(float(rows.detach().square().sum((1, 2)).mean() / 32))
+    assert np.mean(found) == pytest.approx(0.3**2, rel=0.06)  # draws differ by 5 %
+
+
+def test_isometry_is_refused_where_layers_do_not_fit():
+    rng, isometry = torch.Generator().manual_seed(0), skip_isometry(2, 0.25)
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 4), 2, enable_nested_tensor=False)
+    with pytest.raises(DomainError, match="isometry is for 2 layers; TransformerEncoder has 0 feed-forward layers"):
+        initialise_stack(model, initial_scales(2, 128, 64, 16), rng, isometry=isometry)
+    with pytest.raises(DomainError, match="isometry is for 2 layers; LlamaModel has 3 feed-forward layers"):
+        initialise_stack(llama(3), initial_scales(3, 12, 32, 16, mask="causal"), rng, isometry=isometry)

@@ -5,7 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
-from bulkedge.nn import fused, native  # noqa: E402
+import bulkedge as be  # noqa: E402
+from bulkedge.nn import fused  # noqa: E402
 from bulkedge.nn.attention import gap_free_attention, shaped_attention  # noqa: E402
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and fused.TRITON), reason="the kernels need CUDA and Triton")
@@ -13,12 +14,6 @@ TYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOKENS = [1, 2, 63, 64, 65, 1000, 32768]
 SUMS = 2e-6
 """Absolute error of sums in single precision: they are of order four, where numbers are 5e-7 apart."""
-
-
-@pytest.fixture(autouse=True)
-def without_the_library(monkeypatch):
-    """Whoever built it: :mod:`test_native` tests it."""
-    monkeypatch.setattr(native.Library, "loaded", False)
 
 
 def normal(*shape, seed=0, dtype=torch.bfloat16, device="cuda"):
@@ -33,19 +28,24 @@ def assert_rounded_once(found, reference):
 
 
 def running(  # noqa: PLR0913
-    target, source, *, keep=1.0, own=0.0, scale=1.0, adjoint=False, heads=None
+    target, source, *, keep=1.0, own=0.0, scale=1.0, reach=fused.CAUSAL, adjoint=False, heads=None
 ):
     """``keep target + own source - scale C source`` in torch."""
     heads = target.shape[1] if heads is None else heads
-    counts = torch.arange(1, source.shape[-2] + 1, device=source.device)[:, None]
+    counts = torch.arange(1, source.shape[-2] + 1, device=source.device).clamp(max=reach)[:, None]
+    terms = (source / counts).flip(-2) if adjoint else source
+    sums = terms.cumsum(-2)
+    sums = sums - torch.nn.functional.pad(sums, (0, 0, reach, 0))[..., :-reach, :] if reach < len(counts) else sums
     if adjoint:
-        sums = (source / counts).flip(-2).cumsum(-2).flip(-2)
-        sums, plain = (each.unflatten(1, (heads, -1)).sum(2) for each in (sums, source))
+        sums, plain = (each.unflatten(1, (heads, -1)).sum(2) for each in (sums.flip(-2), source))
     else:
-        sums = source.cumsum(-2) / counts
-        sums, plain = (each.repeat_interleave(heads // source.shape[1], 1) for each in (sums, source))
+        sums, plain = (each.repeat_interleave(heads // source.shape[1], 1) for each in (sums / counts, source))
     less = own * plain - scale * sums
     return less if target is None else keep * target + less
+
+
+def remove_mean(value, weights, adjoint):
+    return fused.less_mean(None, value, weights, reach=fused.ALL, own=1.0, adjoint=adjoint)
 
 
 def centred(value, weights, adjoint):
@@ -59,11 +59,12 @@ def weights(batch, heads, tokens):
 
 
 def check_running(target, source, adjoint):
-    for coefficients in ({"scale": 0.7}, {"keep": 0.8, "own": -0.5, "scale": 0.3}):
-        found = fused.less_running_mean(target, source, **coefficients, adjoint=adjoint)
+    window = {"reach": min(200, max(1, source.shape[2] // 3))}
+    for coefficients in ({"scale": 0.7}, {"keep": 0.8, "own": -0.5, "scale": 0.3}, window):
+        found = fused.less_mean(target, source, **coefficients, adjoint=adjoint)
         assert_rounded_once(found, running(target.double(), source.double(), **coefficients, adjoint=adjoint))
     options = {"own": -0.5, "scale": 0.3, "adjoint": adjoint, "heads": target.shape[1]}
-    assert_rounded_once(fused.less_running_mean(None, source, **options), running(None, source.double(), **options))
+    assert_rounded_once(fused.less_mean(None, source, **options), running(None, source.double(), **options))
 
 
 @gpu
@@ -91,7 +92,7 @@ def test_heads_that_fill_the_gpu(adjoint):
     check_running(target, source, adjoint)
     for given in (None, weights(fused.PROGRAMS, 1, 100)):
         reference = centred(target.double(), given, adjoint)
-        assert_rounded_once(fused.remove_mean(target, given, adjoint), reference)
+        assert_rounded_once(remove_mean(target, given, adjoint), reference)
 
 
 @gpu
@@ -99,7 +100,7 @@ def test_heads_that_fill_the_gpu(adjoint):
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_centred(tokens, dtype):
     value = normal(2, 3, tokens, 64, dtype=dtype)
-    assert_rounded_once(fused.remove_mean(value, None, adjoint=False), centred(value.double(), None, adjoint=False))
+    assert_rounded_once(remove_mean(value, None, adjoint=False), centred(value.double(), None, adjoint=False))
 
 
 @gpu
@@ -109,7 +110,7 @@ def test_centred_by_weights(tokens, dim, adjoint):
     value, given = normal(2, 3, tokens, dim), weights(2, 3, tokens)
     reference = centred(value.double(), given.double(), adjoint)
     # plain sums of the adjoint are of order 100, which weights of order 1/tokens bring back
-    assert_rounded_once(fused.remove_mean(value, given, adjoint), reference)
+    assert_rounded_once(remove_mean(value, given, adjoint), reference)
 
 
 LAYOUTS = {
@@ -125,17 +126,20 @@ LAYOUTS = {
 def test_layouts(layout):
     target, source = (normal(2, 3, 333, 64, seed=seed) for seed in (0, 1))
     for adjoint in (False, True):
-        expected = fused.less_running_mean(target, source, adjoint=adjoint)
+        expected = fused.less_mean(target, source, adjoint=adjoint)
         for one, other in ((LAYOUTS[layout](target), source), (target, LAYOUTS[layout](source))):
-            assert torch.equal(fused.less_running_mean(one, other, adjoint=adjoint), expected)
-    expected = fused.remove_mean(target, None, adjoint=False)
-    assert torch.equal(fused.remove_mean(LAYOUTS[layout](target), None, adjoint=False), expected)
+            assert torch.equal(fused.less_mean(one, other, adjoint=adjoint), expected)
+    expected = remove_mean(target, None, adjoint=False)
+    assert torch.equal(remove_mean(LAYOUTS[layout](target), None, adjoint=False), expected)
     one_gradient = torch.ones(1, 1, 1, 1, device="cuda", dtype=target.dtype).expand_as(target)  # as a sum sends back
     check_running(target, one_gradient, adjoint=True)
 
 
+WINDOW = torch.ones(333, 333, dtype=torch.bool).tril().triu(-99)
+WINDOW.bulkedge_reach = 100  # as patched models write it
 CASES = {
     "full": {},
+    "window, shared heads": {"attn_mask": WINDOW, "enable_gqa": True},
     "causal": {"is_causal": True},
     "causal, shared heads": {"is_causal": True, "enable_gqa": True},
     "padding": {"attn_mask": (torch.arange(333) < torch.tensor([[100], [333]]))[:, None, None, :]},
@@ -147,6 +151,8 @@ def attention_inputs(case, dtype=torch.bfloat16):
     shared = "shared" in case
     made = [normal(2, heads, 333, 64, seed=heads, dtype=dtype) for heads in (4, *2 * [2 if shared else 4])]
     options = {key: each.cuda() if isinstance(each, torch.Tensor) else each for key, each in CASES[case].items()}
+    if "window" in case:
+        options["attn_mask"].bulkedge_reach = WINDOW.bulkedge_reach
     return [each.requires_grad_() for each in made], options
 
 
@@ -255,8 +261,9 @@ def on_a_processor(monkeypatch):
     """The wiring needs no GPU: with torch in the place of the kernels, in double precision."""
     calls = []
 
-    def kernel(launch, target, source, *rest):
-        options = dict(zip(("keep", "own", "scale", "adjoint", "heads"), rest, strict=True))
+    def kernel(launch, target, source, weights, *rest):
+        assert weights is None
+        options = dict(zip(("keep", "own", "scale", "reach", "adjoint", "heads"), rest, strict=True))
         calls.append((launch is fused._launch, target is not None, options["adjoint"]))
         return fused._allocate(target, source, options["heads"]).copy_(running(target, source, **options))
 
@@ -271,9 +278,10 @@ def doubles(heads=4, shared=4, tokens=9):
     return [each.transpose(1, 2).requires_grad_() for each in made]
 
 
-def explicit(q, k, v, coefficients):
+def explicit(q, k, v, coefficients, window=None):
     alpha, beta, gamma = coefficients
     seen = torch.ones(q.shape[-2], q.shape[-2], dtype=q.dtype, device=q.device).tril()
+    seen = seen if window is None else seen.triu(1 - window)
     attention = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(seen == 0, -torch.inf).softmax(-1)
     return alpha * v + (beta * attention - gamma * seen / seen.sum(-1, keepdim=True)) @ v
 
@@ -281,14 +289,17 @@ def explicit(q, k, v, coefficients):
 @pytest.mark.parametrize("coefficients", [(0.0, 1.0, 1.0), (0.3, 0.8, 0.5), (1.0, -2.0, 0.1)])
 @pytest.mark.parametrize("shared", [4, 2])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_pass_each_way(on_a_processor, coefficients, shared, compiled):
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_pass_each_way(on_a_processor, coefficients, shared, compiled, window):
     """Output and gradients to rounding; the way back reads the gradient alone."""
+    torch._dynamo.reset()  # which gives up on what it compiled anew eight times
     made = doubles(shared=shared)
     options = dict(zip(("alpha", "beta", "gamma"), coefficients, strict=True))
-    options |= {"is_causal": True, "enable_gqa": shared != 4}
+    options |= {"enable_gqa": shared != 4}
+    options |= {"is_causal": True} if window is None else {"attn_mask": be.Mask.window(9, window)}
     attend = torch.compile(shaped_attention, fullgraph=True, backend="aot_eager") if compiled else shaped_attention
     repeated = [made[0], *(each.repeat_interleave(4 // shared, 1) for each in made[1:])]
-    found, expected = attend(*made, **options), explicit(*repeated, coefficients)
+    found, expected = attend(*made, **options), explicit(*repeated, coefficients, window)
     torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
     sent = normal(*found.shape, seed=3, dtype=torch.double, device="cpu")
     gradients = [torch.autograd.grad(each, made, sent) for each in (found, expected)]
@@ -302,8 +313,8 @@ def test_the_operator_keeps_the_rules_of_torch(on_a_processor, adjoint):
     """Schema, fake tensors, autograd and compilation."""
     assert not on_a_processor
     target, source, _ = (each.detach().requires_grad_() for each in doubles())
-    torch.library.opcheck(fused._running_operator, (target, source, 0.8, 0.3, 0.5, adjoint, 4, fused.BUILD))
-    torch.library.opcheck(fused._running_operator, (None, source, 0.8, 0.3, 0.5, adjoint, 4, fused.BUILD))
+    for given, reach in ((target, 3), (None, fused.CAUSAL)):
+        torch.library.opcheck(fused._operator, (given, source, None, 0.8, 0.3, 0.5, reach, adjoint, 4, fused.BUILD))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
@@ -317,7 +328,7 @@ def test_a_compiled_graph_is_of_its_kernels(on_a_processor):
         return module.forward
 
     target, source, _ = (each.detach() for each in doubles())
-    torch.compile(fused.less_running_mean, backend=compiler, fullgraph=True)(target, source)
+    torch.compile(fused.less_mean, backend=compiler, fullgraph=True)(target, source)
     assert [graph.count(f"'{fused.BUILD}'") for graph in graphs] == [1]
 
 

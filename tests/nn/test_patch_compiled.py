@@ -4,7 +4,6 @@ Graphs are counted over several steps: what is compiled anew at every step ends 
 """
 
 import itertools
-import types
 
 import pytest
 
@@ -14,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from small_models import SMALL  # noqa: E402
 
 from bulkedge import nn  # noqa: E402
-from bulkedge.nn import fused, native  # noqa: E402
+from bulkedge.nn import fused  # noqa: E402
 from bulkedge.nn.patching import interface  # noqa: E402
 
 pytestmark = [
@@ -30,6 +29,9 @@ MODELS = {
     "llama": lambda sizes: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**sizes, num_key_value_heads=2, use_cache=False)
     ),
+    "mistral": lambda sizes: transformers.MistralForCausalLM(
+        transformers.MistralConfig(**sizes, num_key_value_heads=2, sliding_window=5)
+    ),
     "bert": lambda sizes: transformers.BertForMaskedLM(
         transformers.BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     ),
@@ -38,9 +40,8 @@ PADDING = (torch.arange(16) < torch.tensor([[7], [16], [12]])).long()
 
 
 @pytest.fixture(autouse=True)
-def compilers(monkeypatch):
-    """Nothing was compiled before, and no kernels are built."""
-    monkeypatch.setattr(native.Library, "loaded", False)
+def compilers():
+    """Nothing was compiled before."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -267,66 +268,34 @@ def test_a_compiled_model_notices_its_patches():
     assert graphs.made <= 4  # for each of the patches, and for none
 
 
-def running_mean(_, target, source, *rest):
-    """What the kernel of running means computes, by a matrix."""
-    keep, own, scale, adjoint, heads = rest
-    seen = torch.ones(source.shape[2], source.shape[2], dtype=source.dtype).tril()
-    mean = seen / seen.sum(-1, keepdim=True)
+def less_mean(_, target, source, weights, *rest):
+    """What the kernels compute, by a matrix."""
+    keep, own, scale, reach, adjoint, heads = rest
+    mean = torch.ones(source.shape[2], source.shape[2], dtype=source.dtype)
+    if reach:
+        mean = mean.tril().triu(1 - reach) if reach < len(mean) else mean.tril()
+    mean = mean / mean.sum(-1, keepdim=True) if weights is None else weights[:, :, None, :].to(source.dtype)
     found = own * source - scale * ((mean.mT if adjoint else mean) @ source)
     shared = source.shape[1] // heads if adjoint else heads // source.shape[1]
     found = found.unflatten(1, (-1, shared)).sum(2) if adjoint else found.repeat_interleave(shared, 1)
     return fused._allocate(target, source, heads).copy_(found if target is None else keep * target + found)
 
 
-def centre(value: torch.Tensor, weights: torch.Tensor | None, adjoint: bool) -> torch.Tensor:  # noqa: FBT001
-    """What the kernel of means computes."""
-    weights = torch.full_like(value[..., :1], 1 / value.shape[-2]) if weights is None else weights[..., None]
-    mean = weights * value.sum(-2, keepdim=True) if adjoint else (weights * value).sum(-2, keepdim=True)
-    return (value - mean).to(value.dtype)
-
-
-def built(query, key, value, *options):
-    """What the built library computes."""
-    scale, alpha, gamma = options[1:4]
-    assert not alpha
-    seen = torch.ones(query.shape[2], query.shape[2], dtype=query.dtype).tril()
-    attention = (scale * query @ key.mT).masked_fill(seen == 0, -torch.inf).softmax(-1)
-    return (attention - gamma * seen / seen.sum(-1, keepdim=True)) @ value
-
-
 @pytest.fixture
 def kernels(monkeypatch):
-    """The branches that a GPU takes, with torch in the place of the kernels.
-
-    Kernels are for attention that is causal by itself. Of a compiled decoder transformers writes out the mask, because
-    positions might be those of packed sequences; not here.
-    """
-    interface.register()
-    masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    monkeypatch.setitem(masks._global_mapping, interface.NAME, lambda **_: None)
-    operator = torch.library.custom_op("bulkedge_tests::centre", centre, mutates_args=())
-    operator.register_fake(lambda value, *_: torch.empty_like(value))
+    """The branches that a GPU takes, with torch in the place of the kernels."""
     monkeypatch.setattr(fused, "takes", lambda value: value.dim() == 4)
-    monkeypatch.setattr(fused, "_run", running_mean)
-    monkeypatch.setattr(fused, "_centre_operator", operator)
-    monkeypatch.setattr(fused, "_launch_centre", centre)
-    monkeypatch.setattr(native, "_choice", torch.compiler.assume_constant_result(lambda *_: 1))
-    operators = types.SimpleNamespace(attend=types.SimpleNamespace(default=built))
-    monkeypatch.setattr(torch.ops, "bulkedge_native", operators, raising=False)
+    monkeypatch.setattr(fused, "_run", less_mean)
 
 
-@pytest.mark.parametrize(
-    ("name", "loaded", "operator"),
-    [
-        ("gpt2", False, "bulkedge.less_running_mean"),
-        ("gpt2", True, None),
-        ("llama", True, "bulkedge.less_running_mean"),
-        ("bert", False, "bulkedge_tests.centre"),
-    ],
-    ids=["Triton", "built library", "shared heads", "full attention"],
-)
-def test_the_branches_of_a_gpu_are_one_graph(kernels, monkeypatch, name, loaded, operator):
-    monkeypatch.setattr(native.Library, "loaded", loaded)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "mistral"])
+def test_the_branches_of_a_gpu_are_one_graph(kernels, monkeypatch, name):
+    """Causal attention, with shared heads too, full attention and a window: the operator once a layer."""
+    if name in {"gpt2", "llama"}:
+        # transformers writes causal masks out when it compiles, since positions might be of packed sequences; not here
+        interface.register()
+        masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+        monkeypatch.setitem(masks._global_mapping, interface.NAME, lambda **_: None)
     model, graphs = build(name).double(), Graphs()
     nn.remove_gap(model)
     compiled = torch.compile(model, backend=graphs, fullgraph=True)
@@ -340,8 +309,9 @@ def test_the_branches_of_a_gpu_are_one_graph(kernels, monkeypatch, name, loaded,
     for _ in range(STEPS):
         found = run(compiled)
     assert (graphs.made, graphs.run) == (1, STEPS)
-    assert graphs.calls("scaled_dot_product_attention") == (operator is not None)
-    assert operator is None or graphs.calls(operator)
+    assert graphs.calls("scaled_dot_product_attention")
+    assert graphs.calls("bulkedge.less_mean")
+    assert not graphs.calls("einsum")  # no product with a mask
     eager = run(model)
     monkeypatch.undo()
     for one, *others in zip(found, eager, run(model), strict=True):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from small_models import SMALL, build  # noqa: E402
 
-from bulkedge.nn import patches, remove_gap, restore_gap  # noqa: E402
+from bulkedge.nn import patches, remove_gap, restore_gap, scale_scores  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
 
 CLOSE = {"atol": 1e-10, "rtol": 0}
@@ -34,8 +34,14 @@ def explicit(_, query, key, value, attention_mask, *_rest, **wanted):
         scores = scores + attention_mask
     if wanted.get("position_bias") is not None:
         scores = scores + wanted["position_bias"]
-    attention = torch.nan_to_num(scores.masked_fill(~seen, -torch.inf).softmax(-1))
-    matrix = attention - seen / seen.sum(-1, keepdim=True, dtype=scores.dtype).clamp(min=1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if wanted.get("s_aux") is not None:  # a sink outside of the keys
+        sink = wanted["s_aux"].view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        attention = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+    else:
+        attention = torch.nan_to_num(scores.softmax(-1))
+    centre = seen / seen.sum(-1, keepdim=True, dtype=scores.dtype).clamp(min=1)
+    matrix = attention - attention.sum(-1, keepdim=True) * centre
     return (matrix @ value).transpose(1, 2).contiguous(), matrix
 
 
@@ -236,11 +242,14 @@ def test_weights_that_are_asked_for_are_those_without_the_gap(before, written_ou
     torch.testing.assert_close(found.logits, expected.logits, **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 @pytest.mark.parametrize("padding", [False, True])
-def test_capped_scores(padding, written_out):
-    """A cap so low that it matters, windows in every other layer, and what the cap would have been without."""
-    model, inputs = build("gemma2")
+def test_capped_scores_and_sinks(name, padding, written_out):
+    """A cap so low that it matters, sinks with half of a row, windows in every other layer; and what these change."""
+    model, inputs = build(name)
     model = model.double()
+    if name == "gpt_oss":
+        model.set_experts_implementation("eager")  # which alone takes double precision
     if padding:
         inputs["attention_mask"] = (torch.arange(20) < torch.tensor([[9], [20], [14]])).long()
     rows = inputs.get("attention_mask", torch.ones(3, 20)).bool()
@@ -255,23 +264,31 @@ def test_capped_scores(padding, written_out):
     torch.testing.assert_close(found[rows], expected[rows], **CLOSE)
     torch.testing.assert_close(torch.cat(parts, 1), expected[1:2], **CLOSE)
     for layer in model.layers:
-        layer.self_attn.attn_logit_softcapping = None
+        if name == "gemma2":
+            layer.self_attn.attn_logit_softcapping = None
+        else:
+            layer.self_attn.sinks.data.fill_(-100.0)
     with remove_gap(model), torch.no_grad():
         assert (model(**inputs).last_hidden_state - found)[rows].abs().max() > 0.01
 
 
-def test_models_with_sinks_are_refused_and_stay_as_they_are():
-    model, _ = build("gpt_oss")
-    with pytest.raises(DomainError, match="GptOssModel does not run on torch's fused attention"):
-        remove_gap(model)
-    assert not patches(model)
+def test_sinks_get_gradients_and_factors_leave_them_alone():
+    """Scores times zero give every key the same share, and the sink what its own score says."""
+    model, inputs = build("gpt_oss")
+    with remove_gap(model):
+        model(**inputs).last_hidden_state.square().mean().backward()
+    assert all(layer.self_attn.sinks.grad.abs().max() > 0 for layer in model.layers)
+    model.set_attn_implementation("eager")
+    with scale_scores(model, 1e-9), torch.no_grad():
+        rows = model(**inputs, output_attentions=True).attentions[0][0]
+    shares = 1 / (1 + model.layers[0].self_attn.sinks.detach().exp())  # of the first row, with a single key
+    torch.testing.assert_close(rows[:, 0, 0], shares, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["s_aux", "cache"])
-def test_what_patched_attention_has_not_is_refused(name):
+def test_what_patched_attention_has_not_is_refused():
     model = decoder()
-    with remove_gap(model), pytest.raises(DomainError, match=f"MistralAttention asks for '{name}'"):
-        logits(model, input_ids=tokens(1, 5), **{name: torch.ones(4)})
+    with remove_gap(model), pytest.raises(DomainError, match="MistralAttention asks for 'cache'"):
+        logits(model, input_ids=tokens(1, 5), cache=torch.ones(4))
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ except ImportError as error:
 from bulkedge.nn.attention import gap_free_attention, shaped_attention
 from bulkedge.nn.init import attention_variance, initialise, initialise_stack, query_key_std, skip_weights, value_std
 from bulkedge.nn.modules import GapFreeAttention
-from bulkedge.nn.native import build_kernels
 from bulkedge.nn.patching.interface import Call, Record, install, records_of, transform, transform_call
 from bulkedge.nn.patching.patch import Patch, apply_patch, check_interface, patches, remove_gap, restore, restore_gap
 from bulkedge.nn.patching.score_scales import scale_scores
@@ -27,7 +26,7 @@ install()  # so that patched models that were saved or pickled come back as they
 
 __all__ = [
     "Call", "GapFreeAttention", "Patch", "Pruning", "Record", "Scales", "apply_patch", "attended_power",
-    "attention_variance", "build_kernels", "check_interface", "gap_free_attention", "initial_scales", "initialise",
+    "attention_variance", "check_interface", "gap_free_attention", "initial_scales", "initialise",
     "initialise_stack", "patches", "prune_heads", "query_key_std", "records_of", "remove_gap", "restore",
     "restore_gap", "scale_scores", "shaped_attention", "skip_weights", "transform", "transform_call", "value_std",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ Rows of softmax attention ``A`` sum to one, so the matrix has an outlier that th
 its mean ``C``, uniform over the keys that a row may see. Without it ``(A - C) V = A V - C V`` (*propagation*,
 equation 9), and ``C V`` is a mean of the values: over all keys, over those a padding mask admits, or the running mean
 of causal attention. The kernel that computes ``A V`` stays as it is, and no matrix of scores is formed. On a GPU the
-means of most values go through :mod:`bulkedge.nn.fused`.
+means of most values go through one operator (:mod:`bulkedge.nn.fused`).
 
 >>> import torch
 >>> q, k, v = torch.randn(3, 2, 4, 16, 8, generator=torch.Generator().manual_seed(0)).unbind()
@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 
-from bulkedge.nn import fused, native
+from bulkedge.nn import fused
 from bulkedge.support.domains import REAL_NUMBER, Interval, shown
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import FullMask, Mask, WindowMask, check_mask, seen_keys
 
 Coefficient: TypeAlias = float | Tensor  # a number, or a tensor with one number for each head
 CHUNK = 64  # tokens whose running sums are one small matrix product
+REACH = "bulkedge_reach"  # of a mask that is written out: how many keys a row sees, if these are the last up to it
 
 
 def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_product_attention
@@ -50,7 +51,8 @@ def gap_free_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_
         ``(..., heads, tokens, dim)``; with `enable_gqa` keys and values may have fewer heads.
     attn_mask : Tensor or Mask, optional
         Boolean (true: may be seen) or additive, or a :class:`bulkedge.visibility.Mask`: a full or causal one is not
-        written out, any other at each call, so where time matters give ``mask.visible(query)``. An additive mask hides
+        written out, any other at each call, so where time matters give ``mask.visible(query)``; the mean over a
+        :class:`bulkedge.visibility.WindowMask` is a difference of running sums. An additive mask hides
         a key where it is at least 9000 below the largest entry of its row; other numbers shape ``A`` and leave ``C``
         alone. A row that sees no key, as one whose largest entry is at most -9000, has no mean: nothing is subtracted
         from it.
@@ -119,8 +121,10 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     """
     dropout_p, scale = _check_numbers(dropout_p, scale, is_causal, enable_gqa)
     _check_call(query, key, value, enable_gqa=enable_gqa)
+    reach = fused.CAUSAL if is_causal else fused.ALL
     if attn_mask is not None:
-        attn_mask, is_causal = _write_out(attn_mask, query, key, is_causal=is_causal)
+        attn_mask, reach = _write_out(attn_mask, query, key, reach)
+    is_causal = reach == fused.CAUSAL
     groups = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     names = ("alpha", "beta", "gamma")
     alpha, beta, gamma = (
@@ -128,8 +132,12 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     )
 
     def plain(value: Tensor) -> Tensor:
+        shared, keys = enable_gqa, key
+        if groups > 1 and attn_mask is not None:  # no fused kernel takes both
+            keys, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+            shared = False
         return scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            query, keys, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=shared
         )
 
     def attend(value: Tensor) -> Tensor:
@@ -139,13 +147,12 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
     numbers = [each for each in (alpha, beta, gamma) if not isinstance(each, Tensor)]
     # the kernel is for as many queries as keys
     square = query.shape[:-1] == (*value.shape[:-3], groups * value.shape[-3], value.shape[-2])
-    if is_causal and len(numbers) == 3 and numbers[2] and square and fused.takes(value):
+    if reach and len(numbers) == 3 and numbers[2] and square and fused.takes(value):
         own, keep, taken = numbers
-        if groups == 1 and attn_mask is None and keep == 1 and native.look() and native.Library.loaded:
-            return native.attend(query, key, value, dropout_p, scale, own, taken)
-        return fused.less_running_mean(plain(value), value, keep=keep, own=own, scale=taken)
-    values, rows, seen = value.unsqueeze(-3), query.shape[-2], _visible_keys(attn_mask, groups, key.shape[-2])
-    one_mean = not is_causal and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
+        return fused.less_mean(plain(value), value, reach=reach, keep=keep, own=own, scale=taken)
+    values, rows = value.unsqueeze(-3), query.shape[-2]
+    seen = None if reach else _visible_keys(attn_mask, groups, key.shape[-2])
+    one_mean = not reach and (seen is None or all(size == 1 for size in seen.shape[-3:-1]))
     if _equals(gamma, 0):
         output = attend(value)
     elif one_mean and not dropout_p and rows >= value.shape[-2]:
@@ -153,10 +160,10 @@ def shaped_attention(  # noqa: PLR0913, PLR0917 - the signature of scaled_dot_pr
         # of two numbers that were rounded near m has lost what they differ by
         output = attend(_remove_mean(values, None if seen is None else _uniform(seen, value.dtype).mT))
         if not _equals(beta - gamma, 0):
-            sums, counts = _mean(values, rows, seen, is_causal=False)
+            sums, counts = _mean(values, rows, seen, reach)
             output = _plus(output, (beta - gamma) / counts, sums)
     else:
-        sums, counts = _mean(values, rows, seen, is_causal=is_causal)
+        sums, counts = _mean(values, rows, seen, reach)
         # divided in the pass that subtracts: the weights are few
         output = _plus(attend(value), -gamma / counts, sums)
     return _plus_own(output, alpha, values).flatten(-4, -3)
@@ -198,7 +205,7 @@ def _remove_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     if not fused.takes(value):
         return _MeanRemoval.apply(values, weights).squeeze(-3)
     given = None if weights is None else weights.expand(*values.shape[:-1], 1)[..., 0, :, 0]
-    return fused.remove_mean(value, given, adjoint=False)
+    return fused.less_mean(None, value, given, reach=fused.ALL, own=1.0)
 
 
 class _MeanRemoval(torch.autograd.Function):
@@ -228,24 +235,27 @@ class _MeanRemoval(torch.autograd.Function):
         return (gradient - weights * total).to(gradient.dtype), None
 
 
-def _write_out(mask: Tensor | Mask, query: Tensor, key: Tensor, *, is_causal: bool) -> tuple[Tensor | None, bool]:
-    """A mask as the kernels want it, and whether it is causal: they know full and causal attention by themselves."""
+def _write_out(mask: Tensor | Mask, query: Tensor, key: Tensor, reach: int) -> tuple[Tensor | None, int]:
+    """A mask as the kernels want it, which know full and causal attention, and how far back a row sees."""
     if not isinstance(mask, Mask):
         if not isinstance(mask, Tensor):
             raise DomainError(f"attn_mask = {shown(mask)} is neither a tensor nor a bulkedge.Mask")
         check_mask("attn_mask", mask, (*query.shape[:-1], key.shape[-2]), query)
-        return mask, is_causal
-    if is_causal:
+        return mask, getattr(mask, REACH, reach)
+    if reach:
         raise DomainError(f"attn_mask = {mask!r} and is_causal = True both say who sees whom; give one of them")
     if mask.shape != (query.shape[-2], key.shape[-2]):
         tokens = f"{query.shape[-2]} and {key.shape[-2]}"
         raise DomainError(f"attn_mask = {mask!r} is for {mask.shape} queries and keys; there are {tokens}")
     if isinstance(mask, FullMask):
-        return None, False
+        return None, fused.ALL
     if isinstance(mask, WindowMask) and mask.unlimited:
-        return None, True
+        return None, fused.CAUSAL
+    if isinstance(mask, WindowMask):
+        band = torch.ones(mask.shape, dtype=torch.bool, device=query.device).tril().triu(1 - mask.width)
+        return band, mask.width
     visible = mask.visible()[:1] if mask.uniform else mask.visible()  # one row, expanded: there is one mean
-    return torch.tensor(visible, device=query.device).expand(mask.shape), False
+    return torch.tensor(visible, device=query.device).expand(mask.shape), fused.ALL
 
 
 def _visible_keys(mask: Tensor | None, groups: int, keys: int) -> Tensor | None:
@@ -265,12 +275,12 @@ def _uniform(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return seen.to(wide(dtype)) / seen.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _mean(values: Tensor, rows: int, seen: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+def _mean(values: Tensor, rows: int, seen: Tensor | None, reach: int) -> tuple[Tensor, Tensor]:
     """The mean of the values that each row may see, as sums over counts; one row if all rows have the same."""
     tokens, dtype = values.shape[-2], wide(values.dtype)
-    if is_causal:
-        counts = torch.arange(1, rows + 1, device=values.device).clamp(max=tokens)
-        sums = running_sums(values[..., :rows, :])
+    if reach:
+        counts = torch.arange(1, rows + 1, device=values.device).clamp(max=min(tokens, reach))
+        sums = running_sums(values[..., :rows, :], reach)
         if rows > tokens:
             sums = torch.cat([sums, sums[..., -1:, :].expand(*sums.shape[:-2], rows - tokens, -1)], dim=-2)
         return sums, counts[:, None].to(dtype)
@@ -322,16 +332,25 @@ def shaped_matrix(  # noqa: PLR0913
     gamma: Coefficient = 1.0,
     added: int = 0,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``alpha I + beta A - gamma C``, in the type of ``A``."""
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-    attention = dropout(scores.softmax(-1) if mask is None else _masked_softmax(scores, mask), dropout_p)
+    given: Coefficient = 1.0  # what a row gives to its keys; a sink, with the score of its head, gets the rest
+    if sinks is None:
+        attention = scores.softmax(-1) if mask is None else _masked_softmax(scores, mask)
+    else:
+        scores = torch.cat([scores, sinks.view(-1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)], -1)
+        beside = None if mask is None else pad(mask, (0, 1), value=mask.dtype is torch.bool)
+        attention = (scores.softmax(-1) if beside is None else _masked_softmax(scores, beside))[..., :-1]
+        given = attention.sum(-1, keepdim=True)
+    attention = dropout(attention, dropout_p)
     alpha, beta, gamma = (each.view(-1, 1, 1) if isinstance(each, Tensor) else each for each in (alpha, beta, gamma))
     matrix = attention if _equals(beta, 1) else beta * attention
     if not _equals(gamma, 0):
         even = _uniform(seen_keys(mask), attention.dtype).to(attention.dtype) if mask is not None else None
-        matrix = matrix - gamma * (1 / max(key.shape[-2], 1) if even is None else even)
+        matrix = matrix - gamma * given * (1 / max(key.shape[-2], 1) if even is None else even)
     if not _equals(alpha, 0):
         own = own_tokens(query.shape[-2], key.shape[-2] - added)
         matrix = matrix + alpha * torch.eye(own, key.shape[-2], dtype=attention.dtype, device=query.device)
@@ -361,8 +380,12 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def running_sums(value: Tensor) -> Tensor:
-    """Sums of the first tokens, along the second dimension from the end, accumulated in single precision."""
+def running_sums(value: Tensor, reach: int = fused.CAUSAL) -> Tensor:
+    """Sums of the tokens up to each, or of the last of these, along the second dimension from the end."""
+    if reach < value.shape[-2]:  # the difference of two long sums, of which a short one is left
+        sums = value.cumsum(-2, dtype=wide(value.dtype) if value.device.type == "mps" else torch.float64)
+        sums = sums - pad(sums, (0, 0, reach, 0))[..., : sums.shape[-2], :]
+        return sums.to(torch.float32 if value.dtype is torch.float16 else value.dtype)
     if value.dtype is torch.float16:  # whose sums may overflow
         value = value.float()
     # on a GPU a cumsum walks through the tokens one by one with a thread for each column

@@ -14,15 +14,18 @@ and does, and knows finite sizes (:mod:`bulkedge.nn.power`).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bulkedge.nn.modules import GapFreeAttention
 from bulkedge.nn.patching.score_scales import attention_modules
 from bulkedge.nn.power import attended_power
-from bulkedge.nn.scales import Scales
+from bulkedge.nn.scales import Scales, _StackRows
+from bulkedge.propagation.skips import SkipIsometry
 from bulkedge.support.domains import FLAG, MODULE, Instance, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Mask
@@ -30,6 +33,7 @@ from bulkedge.visibility import Mask
 POSITIVE = Interval(0, math.inf, "()")
 SIZE = Integers(1, 10**9)
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")  # of attention in most decoders of transformers
+GATED = ("gate_proj", "up_proj", "down_proj")  # of their feed-forward layers
 
 
 @takes(beta=POSITIVE, width=SIZE, token_norm=POSITIVE)
@@ -234,13 +238,23 @@ def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
 
 
 @takes(model=MODULE, scales=Instance(Scales), rng=Instance(torch.Generator), power=POSITIVE)
-def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, power: float | None = None) -> None:
+def initialise_stack(
+    model: nn.Module,
+    scales: Scales,
+    rng: torch.Generator,
+    power: float | None = None,
+    isometry: SkipIsometry | None = None,
+) -> None:
     """Draw queries, keys, values and output projections of all attention modules of a model.
 
     Queries and keys are drawn for scores of standard deviation ``scales.beta``, values for branches of the power of
     their inputs, and output projections carry the weight of the branches beside skip connections of weight one: that is
     ``norm(x + attention(x))`` in place of ``norm(a x + sqrt(1 - a**2) attention(x))``, which is the same. Biases
     vanish. All else in the model stays as it is; norms are taken to have weights of one.
+
+    With an `isometry` a new decoder starts close to one at any depth: each layer has its share of the power, half of it
+    by attention and half by the feed-forward layer, which is drawn too. Weights beside the skip connections grow with
+    the stream, so that the share is the same in all layers.
 
     Parameters
     ----------
@@ -254,6 +268,9 @@ def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, pow
     power : float, optional
         Mean square of the entries of the tokens that enter the stack, for ``norm="pre"``: that of the model's input
         embeddings by default, or one where it has none.
+    isometry : SkipIsometry, optional
+        Of :func:`bulkedge.propagation.skip_isometry`: share of the layers, in place of the branches of `scales`. For
+        decoders of transformers with ``gate_proj``, ``up_proj`` and ``down_proj``.
 
     Raises
     ------
@@ -273,9 +290,14 @@ def initialise_stack(model: nn.Module, scales: Scales, rng: torch.Generator, pow
         raise DomainError(f"{type(model).__name__} has {len(found)} attention modules, scales are of {scales.depth}")
     for each in found:
         _check(each, scales)
+    feeds = [] if isometry is None else _feed_forward(model, scales, isometry)
+    if isometry is not None:
+        scales = _isometric(scales, isometry)
     if power is None:
         power = _embedding_power(model) if scales.norm == "pre" else 1.0
     with torch.no_grad():
+        for module, weight in zip(feeds, scales.weights, strict=False):
+            _draw_gated(module, weight * math.sqrt(power), rng)
         for module, gain, weight in zip(found, scales.value_gains, scales.weights, strict=True):
             values, branch = gain / math.sqrt(scales.width), weight * math.sqrt(power)
             if own:
@@ -315,6 +337,48 @@ def _check(module: Any, scales: Scales) -> None:
         width, head_dim = module.q_proj.in_features, module.head_dim
     if (width, head_dim) != (scales.width, scales.head_dim):
         raise DomainError(f"{name} has width {width}, head_dim {head_dim}, scales {scales.width} and {scales.head_dim}")
+
+
+def _feed_forward(model: nn.Module, scales: Scales, isometry: SkipIsometry) -> list[Any]:
+    """The gated feed-forward layers of a decoder; refused if it has not one for each layer."""
+    found = [
+        each for each in model.modules() if all(isinstance(getattr(each, name, None), nn.Linear) for name in GATED)
+    ]
+    if scales.norm != "pre" or len(found) != scales.depth or isometry.depth != scales.depth:
+        raise DomainError(
+            f"isometry is for {isometry.depth} layers; {type(model).__name__} has {len(found)} feed-forward layers "
+            f"with {', '.join(GATED)}, and scales are of {scales.depth} layers, norm {scales.norm!r} (it needs 'pre')"
+        )
+    return found
+
+
+def _isometric(scales: Scales, isometry: SkipIsometry) -> Scales:
+    """Scales whose attention has half of the layer's share of the power."""
+    share = isometry.share
+    rows = _StackRows(scales.tokens, scales.width, scales.head_dim, scales.mask, scales.gap)
+    powers = rows.course(scales.beta, share / 2, scales.depth, 0.0).powers
+    stream = [share / 2 * (1 - share) ** -(layer + 1) for layer in range(scales.depth)]
+    return replace(
+        scales, value_gains=tuple(1 / math.sqrt(each) for each in powers), weights=tuple(map(math.sqrt, stream))
+    )
+
+
+def _draw_gated(module: Any, weight: float, rng: torch.Generator) -> None:
+    """Draw a gated feed-forward layer whose Jacobian has this root of a mean square, for tokens of power one."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)
+    gate = torch.tensor(nodes, requires_grad=True)
+    with torch.enable_grad():
+        open_ = module.act_fn(gate)
+        (slope,) = torch.autograd.grad(open_.sum(), gate)
+    # gates and what they let through are standard Gaussian: both move with the token
+    moved = float((open_.detach() ** 2 + slope**2) @ torch.tensor(weights / weights.sum()))
+    width, hidden = module.gate_proj.in_features, module.gate_proj.out_features
+    stds = (width**-0.5, width**-0.5, weight / math.sqrt(hidden * moved))
+    for name, std in zip(GATED, stds, strict=True):
+        part = getattr(module, name)
+        _fill(part.weight, std, rng)
+        if part.bias is not None:
+            part.bias.zero_()
 
 
 def _embedding_power(model: Any) -> float:

@@ -5,7 +5,7 @@ comes with torch where there is CUDA. :mod:`bulkedge.nn.fused` launches them and
 
 Names: ``by_batch, by_head, by_token`` are strides, whose last is one; capital letters are known when compiled.
 """
-# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0913, PLR0917 - signatures as Triton has them
+# ruff: noqa: ANN001, ANN201, ANN202, N803, N806, PLR0913, PLR0917 - signatures as Triton has them
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
@@ -26,35 +26,47 @@ def _tile(start, stride, tokens, dim, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _weights(weights, token, tokens, KIND: tl.constexpr):
-    """Of tokens in a sum: from memory, one over the number of tokens up to this one, or one."""
+def _weights(weights, token, tokens, reach, KIND: tl.constexpr):
+    """Of tokens in a sum: from memory, one over the number of tokens that this one sees, or one."""
     if KIND == "given":
         weight = tl.load(weights + token, mask=token < tokens, other=0.0)[:, None]
     elif KIND == "counts":
-        weight = 1.0 / (token + 1)[:, None]
+        weight = 1.0 / tl.minimum(token + 1, reach)[:, None]
     else:
         weight = 1.0
     return weight
 
 
 @triton.jit
-def _sum(
-    source, weights, first, length, tokens, dim, by_head, by_token,
+def _terms(
+    source, weights, start, tokens, dim, by_head, by_token, reach,
     KIND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Weighted sum of the tokens of a segment, over a group of heads."""
+    """Sums over a group of heads, and the same by weight; nothing before the first token and behind the last."""
+    token, where, exists = _tile(start, by_token, tokens, dim, BLOCK, WIDTH)
+    exists &= (token >= 0)[:, None]
+    terms = tl.load(source + where, mask=exists, other=0.0).to(tl.float32)
+    for member in tl.static_range(1, GROUP):
+        terms += tl.load(source + member * by_head + where, mask=exists, other=0.0).to(tl.float32)
+    return terms, terms * _weights(weights, token, tokens, reach, KIND)
+
+
+@triton.jit
+def _sum(
+    source, weights, first, last, tokens, dim, by_head, by_token, reach,
+    KIND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Weighted sum of the tokens from `first` until before `last`, over a group of heads."""
     sums = tl.zeros((BLOCK, WIDTH), tl.float32)
-    for start in tl.range(first, min(first + length, tokens), BLOCK, num_stages=3 if GROUP == 1 else 1):
-        token, where, exists = _tile(start, by_token, tokens, dim, BLOCK, WIDTH)
-        weight = _weights(weights, token, tokens, KIND)
-        for member in tl.static_range(GROUP):
-            sums += weight * tl.load(source + member * by_head + where, mask=exists, other=0.0).to(tl.float32)
+    last = min(last, tokens)
+    for start in tl.range(first, last, BLOCK, num_stages=3 if GROUP == 1 else 1):
+        sums += _terms(source, weights, start, last, dim, by_head, by_token, reach, KIND, GROUP, BLOCK, WIDTH)[1]
     return tl.sum(sums, 0)
 
 
 @triton.jit
 def sum_segments(
-    source, weights, totals, tokens, dim, heads, segments, length, by_batch, by_head, by_token,
+    source, weights, totals, tokens, dim, heads, reach, segments, length, by_batch, by_head, by_token,
     KIND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """``totals``: weighted sums of segments, over groups of heads."""
@@ -62,8 +74,9 @@ def sum_segments(
     head, segment = program // segments, program % segments
     source += head // heads * by_batch + head % heads * GROUP * by_head
     weights += head * tokens
+    first = segment * length
     total = _sum(
-        source, weights, segment * length, length, tokens, dim, by_head, by_token, KIND, GROUP, BLOCK, WIDTH
+        source, weights, first, first + length, tokens, dim, by_head, by_token, reach, KIND, GROUP, BLOCK, WIDTH
     )  # fmt: skip
     column = _columns(WIDTH)
     tl.store(totals + program * dim + column, total, mask=column < dim)
@@ -78,79 +91,94 @@ def _add_up(totals, first, last, dim, SEGMENTS: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def centre(
-    value, weights, result, totals, tokens, dim, heads, segments, length,
-    value_by_batch, value_by_head, value_by_token, result_by_batch, result_by_head, result_by_token,
-    KIND: tl.constexpr, WEIGH_TOTAL: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+def _before(
+    source, weights, totals, segment, segments, length, tokens, dim, by_head, by_token, reach,
+    KIND: tl.constexpr, MEMBERS: tl.constexpr, WEIGHING: tl.constexpr, ADJOINT: tl.constexpr, SEGMENTED: tl.constexpr,
+    SEGMENTS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``result``: values less the weighted sum of a head, or less the plain sum times the weights."""
-    # last ones first: the cache still holds them
-    program = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
-    head, segment = program // segments, program % segments
-    value += head // heads * value_by_batch + head % heads * value_by_head
-    result += head // heads * result_by_batch + head % heads * result_by_head
-    weights += head * tokens
+    """What the mean of a segment's first token, or its last for the adjoint, has of other segments; or the whole."""
+    RUNNING: tl.constexpr = KIND == "causal" or KIND == "window"  # noqa: PLR1714 - Triton knows no "in"
+    before = tl.zeros((WIDTH,), tl.float32)
     if SEGMENTED:
-        total = _add_up(totals + head * segments * dim, 0, segments, dim, SEGMENTS, WIDTH)
-    else:
-        total = _sum(value, weights, 0, length, tokens, dim, 0, value_by_token, KIND, 1, BLOCK, WIDTH)
-    if KIND == "ones" and not WEIGH_TOTAL:
-        total /= tokens
-    first = segment * length
-    for start in tl.range(first, min(first + length, tokens), BLOCK, num_stages=3):
-        token, where, exists = _tile(start, value_by_token, tokens, dim, BLOCK, WIDTH)
-        weight = _weights(weights, token, tokens, "given" if WEIGH_TOTAL else "ones")
-        less = tl.load(value + where, mask=exists).to(tl.float32) - weight * total[None, :]
-        token, where, exists = _tile(start, result_by_token, tokens, dim, BLOCK, WIDTH)
-        tl.store(result + where, less.to(result.dtype.element_ty), mask=exists)
+        least, most = 0, segments
+        if RUNNING:
+            least, most = (segment + 1, segments) if ADJOINT else (0, segment)
+        if KIND == "window":  # whole segments that the window reaches into, without what it does not reach
+            if ADJOINT:
+                start = min((segment + 1) * length + reach, segments * length)
+                most = (start + length - 1) // length
+                stop = most * length
+            else:
+                stop = max(segment * length - reach, 0)
+                least = stop // length
+                start = least * length
+            before -= _sum(
+                source, weights, start, stop, tokens, dim, by_head, by_token, reach, WEIGHING, MEMBERS, BLOCK, WIDTH
+            )  # fmt: skip
+        before += _add_up(totals, least, most, dim, SEGMENTS, WIDTH)
+    elif not RUNNING:
+        before += _sum(source, weights, 0, tokens, tokens, dim, 0, by_token, reach, WEIGHING, 1, BLOCK, WIDTH)
+    return before
 
 
 @triton.jit
-def run(
-    target, source, result, totals, keep, own, scale, tokens, dim, heads, segments, length,
+def less_mean(
+    target, source, weights, result, totals, keep, own, scale, tokens, dim, heads, reach, segments, length,
     target_by_batch, target_by_head, target_by_token, source_by_batch, source_by_head, source_by_token,
     result_by_batch, result_by_head, result_by_token,
-    GROUP: tl.constexpr, ADJOINT: tl.constexpr, TARGET: tl.constexpr, SEGMENTED: tl.constexpr, SEGMENTS: tl.constexpr,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    KIND: tl.constexpr, GROUP: tl.constexpr, ADJOINT: tl.constexpr, TARGET: tl.constexpr, SEGMENTED: tl.constexpr,
+    SEGMENTS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``result``: ``keep`` times the target, plus ``own`` times the source, less ``scale`` times its running mean.
+    """``result``: ``keep`` times the target, plus ``own`` times the source, less ``scale`` times its mean.
 
-    For the adjoint, less running sums of the source over counts, from the end. Without a `TARGET` none is read.
+    The mean is over all tokens ("all", or "given" weights), those up to this one ("causal"), or the last `reach` of
+    these ("window"); for the adjoint its transpose. Without a `TARGET` none is read.
     """
+    # last ones first: the cache still holds them
     program = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     head, segment = program // segments, program % segments
     target += head // heads * target_by_batch + head % heads * target_by_head
     result += head // heads * result_by_batch + head % heads * result_by_head
-    first = head % heads * GROUP if ADJOINT else head % heads // GROUP
-    source += head // heads * source_by_batch + first * source_by_head
+    source += head // heads * source_by_batch
+    source += (head % heads * GROUP if ADJOINT else head % heads // GROUP) * source_by_head
     totals += (head if ADJOINT else head // GROUP) * segments * dim
-    if not SEGMENTED:
-        before = tl.zeros((WIDTH,), tl.float32)
-    elif ADJOINT:
-        before = _add_up(totals, segment + 1, segments, dim, SEGMENTS, WIDTH)
-    else:
-        before = _add_up(totals, 0, segment, dim, SEGMENTS, WIDTH)
+    weights += head * tokens
+    RUNNING: tl.constexpr = KIND == "causal" or KIND == "window"  # noqa: PLR1714 - Triton knows no "in"
+    MEMBERS: tl.constexpr = GROUP if ADJOINT else 1
+    WEIGHING: tl.constexpr = ("counts" if ADJOINT else "ones") if RUNNING else "ones" if ADJOINT else KIND
+    first = segment * length
+    before = _before(
+        source, weights, totals, segment, segments, length, tokens, dim, source_by_head, source_by_token, reach,
+        KIND, MEMBERS, WEIGHING, ADJOINT, SEGMENTED, SEGMENTS, BLOCK, WIDTH,
+    )  # fmt: skip
+    if KIND == "all":
+        before /= tokens
     # loads of shared heads are many enough without a pipeline
-    for step in tl.range(0, length, BLOCK, num_stages=1 if ADJOINT and GROUP > 1 else 3):
-        start = segment * length + (length - BLOCK - step if ADJOINT else step)
-        token, where, exists = _tile(start, source_by_token, tokens, dim, BLOCK, WIDTH)
-        weight = _weights(source, token, tokens, "counts")
-        terms = tl.load(source + where, mask=exists, other=0.0).to(tl.float32)
-        if ADJOINT:
-            for member in tl.static_range(1, GROUP):
-                terms += tl.load(source + member * source_by_head + where, mask=exists, other=0.0).to(tl.float32)
-            weighted = terms * weight
-            total = tl.sum(weighted, 0)
-            # Triton has reverse sums, but turns the block around for them
-            sums = (before + total)[None, :] - tl.cumsum(weighted, 0) + weighted
+    for step in tl.range(0, length, BLOCK, num_stages=1 if MEMBERS > 1 else 3):
+        start = first + (length - BLOCK - step if ADJOINT and RUNNING else step)
+        terms, weighted = _terms(
+            source, weights, start, tokens, dim, source_by_head, source_by_token, reach,
+            WEIGHING, MEMBERS, BLOCK, WIDTH,
+        )  # fmt: skip
+        token = start + tl.arange(0, BLOCK)
+        if RUNNING:
+            change = weighted
+            if KIND == "window":
+                change -= _terms(
+                    source, weights, start + reach if ADJOINT else start - reach, tokens, dim, source_by_head,
+                    source_by_token, reach, WEIGHING, MEMBERS, BLOCK, WIDTH,
+                )[1]  # fmt: skip
+            total = tl.sum(change, 0)
+            if ADJOINT:  # Triton has reverse sums, but turns the block around for them
+                mean = (before + total)[None, :] - tl.cumsum(change, 0) + change
+            else:
+                mean = (before[None, :] + tl.cumsum(change, 0)) * _weights(weights, token, tokens, reach, "counts")
+            before += total
         else:
-            total = tl.sum(terms, 0)
-            sums = (before[None, :] + tl.cumsum(terms, 0)) * weight
-        before += total
-        less = own * terms - scale * sums
+            mean = before[None, :] * _weights(weights, token, tokens, reach, KIND if ADJOINT else "ones")
+        less = own * terms - scale * mean
         if TARGET:
-            token, where, exists = _tile(start, target_by_token, tokens, dim, BLOCK, WIDTH)
+            _, where, exists = _tile(start, target_by_token, tokens, dim, BLOCK, WIDTH)
             less += keep * tl.load(target + where, mask=exists, other=0.0).to(tl.float32)
-        token, where, exists = _tile(start, result_by_token, tokens, dim, BLOCK, WIDTH)
+        _, where, exists = _tile(start, result_by_token, tokens, dim, BLOCK, WIDTH)
         tl.store(result + where, less.to(result.dtype.element_ty), mask=exists)

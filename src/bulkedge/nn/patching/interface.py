@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bulkedge.nn.attention import Coefficient, shaped_attention, shaped_matrix
+from bulkedge.nn.attention import REACH, Coefficient, shaped_attention, shaped_matrix
 from bulkedge.support.domains import Like, takes
 from bulkedge.support.errors import DomainError
 from bulkedge.visibility.calls import call_mask
@@ -27,7 +27,7 @@ ATTRIBUTE = "bulkedge_patches"  # of a configuration: its PatchState
 REQUESTED = "attn_implementation"  # by which transformers chooses the attention of a saved model
 CHOSEN = "_attn_implementation"  # the property of configurations by which models choose their attention
 NAMES = "bulkedge_names"  # of a module of a patched model: its paths in the models that it is in
-UNSUPPORTED = ("s_aux", "cache")  # what patched attention does not have: sinks outside of the keys, paged caches
+UNSUPPORTED = ("cache",)  # what patched attention does not have: paged caches
 
 
 class Record(NamedTuple):
@@ -58,6 +58,7 @@ class Call(NamedTuple):
     scale: float = 1.0  # factor of the scores
     gamma: Coefficient = 0.0  # how much of the mean is taken away, for all heads or for each
     softcap: float | None = None  # what bounds the scores, by softcap tanh(score / softcap); the matrix is formed then
+    sinks: Tensor | None = None  # scores, one for each head, of a sink outside of the keys; the matrix is formed then
 
 
 class _Calls:
@@ -276,16 +277,14 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = transform_call(Call(module, query, key, value, mask, causal, scale, softcap=wanted.get("softcap")))
+    more = {"softcap": wanted.get("softcap"), "sinks": wanted.get("s_aux")}
+    call = transform_call(Call(module, query, key, value, mask, causal, scale, **more))
     weights_wanted = wanted.get("output_attentions") or getattr(module.config, "output_attentions", False)
-    if weights_wanted or call.softcap is not None:
+    if weights_wanted or call.softcap is not None or call.sinks is not None:
         output, weights = _with_weights(call, dropout)
         return output, weights if weights_wanted else None
     query, key, value, mask = call.query, call.key, call.value, call.mask
     shared = query.shape[1] > key.shape[1]
-    if shared and mask is not None:  # no fused kernel takes both
-        key, value = _repeat_shared(call)
-        shared = False
     output = shaped_attention(query, key, value, mask, dropout, call.causal, call.scale, shared, gamma=call.gamma)
     return output.transpose(1, 2).contiguous(), None
 
@@ -296,7 +295,8 @@ def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
     if call.causal:
         mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
     query, key = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (call.query, key))
-    matrix = shaped_matrix(query, key, mask, dropout, call.scale, gamma=call.gamma, softcap=call.softcap)
+    more = {"softcap": call.softcap, "sinks": call.sinks}
+    matrix = shaped_matrix(query, key, mask, dropout, call.scale, gamma=call.gamma, **more)
     matrix = matrix.to(value.dtype)
     return (matrix @ value).transpose(1, 2).contiguous(), matrix
 
@@ -346,18 +346,32 @@ def transform_call(call: Call) -> Call:
 def _mask(*, q_length: int, mask_function: Callable[..., Any], **rest: Any) -> Tensor | None:
     """The masks of ``sdpa``; those that are the same for every row have one row, so that there is one mean."""
     # A causal mask that hides nothing else is not written out: kernels know it, and a running mean is far cheaper than
-    # a product with the mask. sdpa_mask leaves it out too, but before transformers 5.22 not where torch compiles.
+    # a product with the mask. sdpa_mask leaves it out too, but before transformers 5.22 not where torch compiles. Of a
+    # window the kernels want the mask; the mean is a difference of running ones, if the mask says how far it reaches.
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
     # queries and keys are the same tokens, none of them padding, and a mask may be left out
     placed = all(isinstance(rest.get(each, 0), int) and rest.get(each, 0) == 0 for each in ("q_offset", "kv_offset"))
-    whole = placed and rest.get("attention_mask") is None and rest.get("allow_is_causal_skip", True)
-    if mask_function is causal_mask_function and whole and rest["kv_length"] == q_length > 1:
+    whole = placed and rest["kv_length"] == q_length > 1
+    # which may not be if sequences are packed or anything else is hidden
+    whole = whole and rest.get("allow_is_causal_skip", True) and _hides_nothing(rest.get("attention_mask"))
+    if mask_function is causal_mask_function and whole:
         return None
     if mask_function is not bidirectional_mask_function:
-        return sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
+        written = sdpa_mask(q_length=q_length, mask_function=mask_function, **rest)
+        reach, config = rest.get("local_size"), rest.get("config")
+        chunked = getattr(config, "attention_chunk_size", None) is not None  # whose size comes by the same name
+        windowed = reach is not None and reach == getattr(config, "sliding_window", None) and not chunked
+        if whole and windowed and written is not None:
+            setattr(written, REACH, reach)
+        return written
     row = sdpa_mask(q_length=1, mask_function=mask_function, **rest)
     return None if row is None else row.expand(-1, -1, q_length, -1)
+
+
+def _hides_nothing(padding: Tensor | None) -> bool:
+    """Whether no token is padding; of a compiled pass, if there is no mask."""
+    return padding is None or (not torch.compiler.is_compiling() and bool(padding.all()))
 
 
 def unwrap(model: Any) -> Any:

@@ -48,8 +48,8 @@ from bulkedge.support.domains import MODULE, Instance, Text, takes
 from bulkedge.support.errors import DomainError
 
 GAP_FREE = "gap_free"  # the kind of these patches
-# bounds the scores, in a configuration: all else that a model on flex attention wants is in the mask
-CAP = "attn_logit_softcapping"
+# what a model on flex attention wants beside its mask: in its configuration what bounds the scores, and of its modules
+CAP, SINKS = "attn_logit_softcapping", "sinks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,8 +278,8 @@ def check_patchable(model: nn.Module) -> None:
     """Refuse models that cannot be patched."""
     check_interface(model)
     for inside in _models(model):
-        capped = inside._supports_flex_attn and hasattr(inside.config, CAP)
-        if not inside._supports_sdpa and not capped:
+        more = hasattr(inside.config, CAP) or any(hasattr(each, SINKS) for each in inside.modules())
+        if not inside._supports_sdpa and not (inside._supports_flex_attn and more):
             raise DomainError(
                 f"{type(inside).__name__} does not run on torch's fused attention (sdpa), which patched models go "
                 "through"

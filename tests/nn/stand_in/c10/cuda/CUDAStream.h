@@ -1,5 +1,0 @@
-#pragma once
-
-namespace c10::cuda {
-inline void *getCurrentCUDAStream() { return nullptr; }
-} // namespace c10::cuda
