@@ -65,7 +65,7 @@ def solve(page, *, all_of_it):  # noqa: ANN001, ANN201 - likewise
     if "own-head" in page.url:
         page.select_option("#control-head", "B")
     if not all_of_it:
-        page.locator("#said").scroll_into_view_if_needed()
+        page.locator("#said").evaluate("each => each.scrollIntoView()")
 
 
 def head() -> bytes:

@@ -136,8 +136,9 @@ def _panel_axes(panel: Panel, number: int, place: Any, *, dark: bool, barred: bo
         axis = AXIS | {"title": title, "domain": domain, "anchor": anchor}
         axis |= {"type": "log" if kind in panel.log else "linear", "gridcolor": LINE[dark], "linecolor": LINE[dark]}
         if ends is not None:
-            axis["range"] = np.log10(ends).tolist() if kind in panel.log else list(ends)
-            axis |= {"dtick": max(1, round(np.ptp(axis["range"]) / 6))} if kind in panel.log else {}
+            low, high = np.log10(ends).tolist() if kind in panel.log else ends
+            axis["range"] = [low, high]
+            axis |= {"dtick": max(1, round((high - low) / 6))} if kind in panel.log else {}
         if panel.words and (kind == "x" or barred):
             size = len(panel.words)
             axis |= {"tickvals": list(range(size)), "ticktext": list(panel.words), "tickfont": {"size": 10}}

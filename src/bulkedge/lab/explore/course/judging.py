@@ -258,7 +258,8 @@ class OwnHeadChapter(Chapter):
     story = """
     You know the bulk, the edge, and what lies beyond them. Now judge four matrices by eye.
 
-    Then bring your own: drop a file on the page “Your matrix”, or type: bulkedge check head.npy
+    Then bring your own: drop a file on the page “Your matrix” of the explorer, or type: bulkedge check
+    head.npy
     """
     questions = (
         Question(
