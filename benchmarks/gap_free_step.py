@@ -180,14 +180,13 @@ def step_of(model: Model, context: int, mode: str, *, removed: bool) -> Callable
 
 
 def decoding(network: Any, ids: Any, mixed: Any) -> Callable[[], Any]:
-    """A token behind a cache of the whole context, which is cut back to it."""
+    """A token behind a cache of the whole context and of the tokens before."""
     with torch.no_grad(), mixed:
         cache = network(input_ids=ids[:1], use_cache=True).past_key_values
 
     def step() -> None:
         with torch.no_grad(), mixed:
             network(input_ids=ids[:1, :1], past_key_values=cache, use_cache=True)
-        cache.crop(ids.shape[1])
 
     return step
 
