@@ -1,5 +1,7 @@
 """The kernels of a GPU against explicit sums in double precision and against torch's path, and how they are wired."""
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -338,6 +340,15 @@ def test_second_derivatives_without_a_gpu(on_a_processor):
             lambda *each: shaped_attention(*each, is_causal=True, alpha=0.3, beta=0.8), doubles(1, 1, 4)
         )
     assert on_a_processor
+
+
+def test_without_triton_a_gpu_is_told_once(monkeypatch):
+    monkeypatch.setattr(fused, "TRITON", False)
+    fused._say_what_is_missing.cache_clear()
+    value = types.SimpleNamespace(is_cuda=True)
+    with pytest.warns(UserWarning, match="Triton is not installed: torch computes the means"):
+        assert not fused.takes(value)
+    assert not fused.takes(value)
 
 
 def test_without_a_gpu_nothing_is_fused():

@@ -70,7 +70,9 @@ WRAPPED = {
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # by torch itself
-@pytest.mark.parametrize("way", WRAPPED)
+@pytest.mark.parametrize(
+    "way", [pytest.param(each, marks=pytest.mark.slow) if "compiled" in each else each for each in WRAPPED]
+)
 def test_repairs_reach_the_model_inside(way):
     """Alike from outside and inside, as if the model inside had been given, and off again bit for bit."""
     torch._dynamo.reset()

@@ -9,6 +9,8 @@ Autograd, ``torch.compile`` and CUDA graphs take it; ``torch.func`` does not.
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +32,8 @@ BUILD = sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in 
 
 def takes(value: Tensor) -> bool:
     """Whether the kernels are for such values; torch does the others."""
+    if value.is_cuda and not TRITON and not torch.compiler.is_compiling():
+        _say_what_is_missing()
     return (
         TRITON
         and value.is_cuda
@@ -39,6 +43,16 @@ def takes(value: Tensor) -> bool:
         and value.numel() > 0
         and value.shape[-1] <= 256
         and _recent(value.device.index)
+    )
+
+
+@cache
+def _say_what_is_missing() -> None:
+    """Once in a process: results are the same."""
+    warnings.warn(
+        "Triton is not installed: torch computes the means of attention without its gap, in more passes over memory; "
+        "pip install triton",
+        stacklevel=2,
     )
 
 

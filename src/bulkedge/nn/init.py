@@ -237,7 +237,13 @@ def initialise(  # noqa: PLR0913 - a setting of attention, and what to draw with
         _draw_joint(module, scores, size, 1.0, rng)
 
 
-@takes(model=MODULE, scales=Instance(Scales), rng=Instance(torch.Generator), power=POSITIVE)
+@takes(
+    model=MODULE,
+    scales=Instance(Scales),
+    rng=Instance(torch.Generator),
+    power=POSITIVE,
+    isometry=Instance(SkipIsometry),
+)
 def initialise_stack(
     model: nn.Module,
     scales: Scales,
