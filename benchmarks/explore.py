@@ -15,6 +15,7 @@ import platform
 import shutil
 import sys
 import threading
+import time
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,8 +66,8 @@ def moves(page, control):  # noqa: ANN001, ANN201 - of playwright, which is not 
 
 
 def measured(browser, address, name):  # noqa: ANN001, ANN201 - likewise
-    """Every move of every slider of a room: the fastest of all passes, and all of them."""
-    passes = []
+    """Every move of every slider: the fastest of all passes, all of them, and the processor time of a move."""
+    passes, spent = [], 0.0
     for number in range(PASSES):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         if name in VARIED:
@@ -79,10 +80,21 @@ def measured(browser, address, name):  # noqa: ANN001, ANN201 - likewise
                 page.get_by_role("button", name="Show me").click()
             page.wait_for_function("PAGES.every((each) => each.link || each.figures)", timeout=600_000)  # all chapters
         page.wait_for_timeout(1500)
+        protocol = page.context.new_cdp_session(page)
+        protocol.send("Performance.enable", {"timeDomain": "threadTicks"})
+        before = busy(protocol)
         passes.append([each for one in page.locator("input[type=range]").all() for each in moves(page, one)])
+        spent += busy(protocol) - before
         page.close()
     every, fastest = np.ravel(passes), np.min(passes, axis=0)
-    return fastest[np.isfinite(fastest)], every[np.isfinite(every)]
+    every = every[np.isfinite(every)]
+    return fastest[np.isfinite(fastest)], every, 1000 * spent / len(every)
+
+
+def busy(protocol):  # noqa: ANN001, ANN201 - likewise
+    """Seconds of processor time: of the page's main thread, and of this process, which is the server too."""
+    found = {each["name"]: each["value"] for each in protocol.send("Performance.getMetrics")["metrics"]}
+    return found["TaskDuration"] + time.process_time()
 
 
 def main() -> None:
@@ -100,8 +112,8 @@ def main() -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name in sys.argv[1:] or [*(name for name in COURSE if name != "own-head"), *VARIED]:  # that has no slider
-            taken, every = measured(browser, f"http://127.0.0.1:{server.port}", name)
-            rows.append((name, len(taken), *np.quantile(taken, [0.5, 0.95, 1.0]), np.quantile(every, 0.95)))
+            taken, every, spent = measured(browser, f"http://127.0.0.1:{server.port}", name)
+            rows.append((name, len(taken), *np.quantile(taken, [0.5, 0.95, 1.0]), np.quantile(every, 0.95), spent))
             print(*rows[-1], os.getloadavg()[0], flush=True)
             if not sys.argv[1:]:
                 write(rows)  # after every room: a run that is stopped has told something
@@ -110,7 +122,7 @@ def main() -> None:
     server.app.config["JOBS"].stop()
 
 
-def write(rows: list[tuple[str, int, float, float, float, float]]) -> None:
+def write(rows: list[tuple[str, int, float, float, float, float, float]]) -> None:
     """Write the table."""
     path = Path(__file__).parents[1] / "docs" / "benchmarks" / "explore.md"
     when = f"{datetime.now(UTC):%d %B %Y}, {platform.machine()}, Python {platform.python_version()}"
@@ -121,14 +133,18 @@ def write(rows: list[tuple[str, int, float, float, float, float]]) -> None:
         "Milliseconds from the move of a slider to the frame with its curve, in Chromium without a window on the same",
         "machine: for rooms the request, the theory, the answer and the drawing; figures of chapters are in the page.",
         f"Each move was made {PASSES} times, with another parameter a little different so that no law was known",
-        "already, and the fastest counts: the cost without the machine's neighbours. The last column is the 95th",
-        "percentile of all moves of all passes, with them.",
+        "already, and the fastest counts: the cost without the machine's neighbours. Then follow the 95th percentile",
+        "of all moves of all passes, with them, and the mean processor time of a move, of page and server together,",
+        "which does not depend on them.",
         f"`python -m benchmarks.explore`, {when},",
         f"{where}.",
         "",
-        "| chapter or room | moves | median | 95th percentile | slowest | 95th percentile, all passes |",
-        "|---|---|---|---|---|---|",
-        *(f"| {name} | {count} | {a:.0f} | {b:.0f} | {c:.0f} | {d:.0f} |" for name, count, a, b, c, d in rows),
+        "| chapter or room | moves | median | 95th percentile | slowest | 95th, all passes | processor time |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {count} | {a:.0f} | {b:.0f} | {c:.0f} | {d:.0f} | {e:.0f} |"
+            for name, count, a, b, c, d, e in rows
+        ),
         "",
     ]
     replace_file(path, "\n".join(lines))

@@ -16,6 +16,7 @@ def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "rooms" / "page.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "ROOMS", {"width": WidthRoom})
+        patch.setattr(export, "COURSE", {})  # test_course.py has its file
         export.export(path)
     return path
 

@@ -38,7 +38,9 @@ BAR = {False: 0.06, True: 0.17}  # share of the width that a bar of colours take
 NARROW = 36  # characters of a line of the legend on a narrow page
 # digits of the numbers that a page is sent, of those in the file without a server, and of maps
 DIGITS, FEW_DIGITS, MAP_DIGITS = 12, 6, 4
-MAP = "Cividis"  # scale of colours that is the same to colour-blind readers, and grows lighter throughout
+# cividis: a scale of colours that is the same to colour-blind readers, and grows lighter throughout
+MAP = ("00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a59c74", "c3b369", "e1cc55", "fee838")
+GREY = "%23717880"  # of words beside a bar of colours, on light pages and on dark ones
 CLEAR = "rgba(0,0,0,0)"
 PAGE = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "hovermode": "closest", "uirevision": "page"}
 AXIS = {"zeroline": False, "showline": True, "exponentformat": "power", "nticks": 6, "tickfont": {"size": 11}}
@@ -77,6 +79,7 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
             "yanchor": "top",
         },
         "annotations": [],
+        "images": [],
         "shapes": [],
     }
     for number, panel in enumerate(panels):
@@ -96,7 +99,8 @@ def plotly(  # noqa: PLR0913 - a figure has that many sides
         if curve.shape == "mark":
             layout["shapes"].append(own | _mark(curve, {"color": colour, "dash": dash, "width": 1.5}))
         elif curve.shape == "map":
-            data.append(own | _map(curve, _domains(curve.panel, len(panels), narrow=narrow, barred=True)))
+            data.append(own | _map(curve))
+            layout["images"].append(_bar(curve, _domains(curve.panel, len(panels), narrow=narrow, barred=True)))
         else:
             data.append(own | _trace(curve, colour, dash, digits))
             if curve.shape == "bars" and curve.error is not None:
@@ -148,17 +152,37 @@ def _panel_axes(panel: Panel, number: int, place: Any, *, dark: bool, barred: bo
     return found
 
 
-def _map(curve: Trace, place: Any) -> dict[str, Any]:
-    """A map of colours, with a bar that says what they mean."""
+def _map(curve: Trace) -> dict[str, Any]:
+    """A map of colours."""
     x, y = _axes(curve.panel)
     heights = [numbers(row, MAP_DIGITS) for row in curve.z]
-    across, up = place
-    bar = {"thickness": 9, "x": across[1] + 0.006, "y": sum(up) / 2, "len": up[1] - up[0], "xpad": 0, "ypad": 0}
-    bar |= {"outlinewidth": 0, "nticks": 6, "tickfont": {"size": 10}}
-    bar |= {"title": {"text": curve.label, "side": "right", "font": {"size": 11}}}
-    heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights, "colorbar": bar}
-    ends = {"zmin": curve.limits[0], "zmax": curve.limits[1], "colorscale": MAP}
+    heat = {"type": "heatmap", "x": numbers(curve.x), "y": numbers(curve.y), "z": heights, "showscale": False}
+    colours = [[k / (len(MAP) - 1), f"#{colour}"] for k, colour in enumerate(MAP)]
+    ends = {"zmin": curve.limits[0], "zmax": curve.limits[1], "colorscale": colours}
     return heat | ends | {"xaxis": x, "yaxis": y, "showlegend": False}
+
+
+def _bar(curve: Trace, place: Any) -> dict[str, Any]:
+    """What the colours of a map mean, as a picture: a bar of Plotly's own takes as long to draw as all the rest."""
+    across, up = place
+    steps = "".join(
+        f"<stop offset='{k / (len(MAP) - 1):.3f}' stop-color='%23{colour}'/>" for k, colour in enumerate(MAP)
+    )
+    low, high = curve.limits
+    ticks = "".join(
+        f"<text x='13' y='{299 - 290 * part:.0f}'>{low + part * (high - low):g}</text>"
+        for part in (0, 0.25, 0.5, 0.75, 1)
+    )
+    picture = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 56 304' preserveAspectRatio='xMinYMin' "
+        "font-family='system-ui, sans-serif'>"
+        f"<linearGradient id='g' x1='0' y1='1' x2='0' y2='0'>{steps}</linearGradient>"
+        f"<rect width='9' height='304' fill='url(%23g)'/><g font-size='10' fill='{GREY}'>{ticks}"
+        f"<text transform='rotate(-90)' x='-152' y='52' font-size='11' text-anchor='middle'>{curve.label}</text>"
+        "</g></svg>"
+    )
+    size = {"x": across[1] + 0.006, "y": up[1], "sizex": 0.2, "sizey": up[1] - up[0], "sizing": "contain"}
+    return size | {"xref": "paper", "yref": "paper", "source": f"data:image/svg+xml;utf8,{picture}"}
 
 
 def _bar_errors(curve: Trace, colour: str, *, log: bool) -> dict[str, Any]:

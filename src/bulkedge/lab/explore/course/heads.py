@@ -283,7 +283,7 @@ class SharpnessChapter(Chapter):
         """Axes of the figure."""
         return [
             who_looks(words(SHOWN), "A text of 16 words"),
-            Panel("Words that a row attends to", "β", "words in effect", "y", across=(0, 6.1), down=(0.8, 6000)),
+            Panel("Words that a row attends to", "β", "words in effect", "y", across=(-0.2, 6.2), down=(0.8, 6000)),
         ]
 
     def theory(self) -> list[Trace]:

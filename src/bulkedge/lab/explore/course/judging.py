@@ -238,10 +238,11 @@ def judged(head: str) -> tuple[Any, Any]:
     rng = np.random.default_rng(11)
     scores = be.SoftmaxAttention(BOOK, DIAGNOSED, 1.0, qk_norm=True).scores(rng)
     signal = np.outer(rng.standard_normal(BOOK), rng.standard_normal(BOOK))
+    noise = be.SoftmaxAttention(BOOK, 4 * DIAGNOSED, 1.0, qk_norm=True).scores(np.random.default_rng(12))
     made = {
         "A": lambda: softmax(1.2 * scores),
         "B": lambda: texts()["book"].astype(float),
-        "C": lambda: softmax(0.7 * scores.T + 0.3 * signal),
+        "C": lambda: softmax(0.8 * noise + 0.3 * signal),
         "D": lambda: softmax(rng.standard_normal((BOOK, BOOK))),
     }[head]()
     return made, be.diagnose(made / made.sum(axis=1, keepdims=True))
@@ -265,7 +266,7 @@ class OwnHeadChapter(Chapter):
         Question(
             "One of the four heads comes from a trained model. Which?",
             "B is the head of the first chapter. No law of random heads fits it, and several values lie far beyond the "
-            "edge. A and D are random; C is random with one direction added, and that one direction is found.",
+            "edge. A and D are random. C is random with one direction added, and the verdict finds that one signal.",
             ("A", "B", "C", "D"),
             1,
         ),

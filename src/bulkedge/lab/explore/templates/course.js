@@ -55,7 +55,7 @@ function draw() {
 
 // panels below each other on a narrow page
 function stack({ data, layout }) {
-  const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis"));
+  const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis")), images = [...layout.images];
   const worded = axes.some((key) => layout[key].ticktext), low = worded ? 60 : 0;
   const each = 300 + low, gap = (95 + low) / (each * axes.length), size = (1 - gap * (axes.length - 1)) / axes.length;
   axes.forEach((key, k) => {
@@ -63,7 +63,7 @@ function stack({ data, layout }) {
     const map = data.find((one) => one.type === "heatmap" && (one.xaxis || "x") === name);
     layout[key].domain = [0, map ? 0.83 : 1];
     layout[key.replace("x", "y")].domain = up;
-    if (map) map.colorbar = { ...map.colorbar, x: 0.84, y: (up[0] + up[1]) / 2, len: size };
+    if (map) Object.assign(images.shift(), { x: 0.84, y: up[1], sizey: size });
   });
   layout.height = each * axes.length + 120;
   layout.legend.y = -(70 + low) / (each * axes.length - 90);
