@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.decoder import load, token_losses, windows
-from bulkedge.models.hooks.gates import HeadGates
-from bulkedge.models.scanning.importance import OutputStatistics, copied_tokens, gate_samples
+from bulkedge.models.hooks.gates import HeadGates, OutputReader
+from bulkedge.models.scanning.importance import copied_tokens, gate_samples
 from bulkedge.models.scanning.removal import _greedy
 from bulkedge.support.files import replace_file
 
@@ -61,10 +61,11 @@ class Bench:
         self.text = windows(data[CALIBRATION], calibrated, self.window).to(self.device)
         self.copies = copied_tokens(range(1, self.vocabulary), calibrated, self.copy, rng).to(self.device)
         self.gates = HeadGates.of(self.model, input_ids=self.text[:1], use_cache=False)
-        self.statistics = OutputStatistics(self.gates)
-        with torch.no_grad(), self.gates.reading(self.statistics.see):
+        reader = OutputReader(self.gates)
+        with torch.no_grad(), reader.reading():
             self.model(input_ids=self.text, use_cache=False)
-        self.means = self.statistics.means()
+        self.outputs = [reader.columns(site.name) for site in self.gates.sites]
+        self.means = [each["mean_output"] for each in self.outputs]
         self.count = self.gates.count
         self.whole = self.losses(None, None)
         self.saved = time.time()
@@ -197,7 +198,7 @@ class Bench:
         found["evenness"] = -found["entropy"]
         taylor = self.taylor()
         found |= {"taylor": taylor.abs().mean(0), "taylor_mean": taylor.mean(0).abs(), "taylor_signed": -taylor.mean(0)}
-        columns = self.statistics.columns()
+        columns = {name: torch.cat([each[name] for each in self.outputs]) for name in ("norm", "output", "variation")}
         found |= columns
         for mode in MODES:
             found |= {f"fisher_{kind}_{mode}": each for kind, each in self.fisher(mode).items()}

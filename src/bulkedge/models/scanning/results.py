@@ -33,7 +33,7 @@ from bulkedge.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bulkedge.models.scanning.ablation import Ablation
+    from bulkedge.models.scanning.importance import Ablation
 
 PLACE = ("layer", "head", "module")
 HEAD, TEXT = "item", "text"
@@ -232,7 +232,7 @@ class Scan:
         Ablation
             Cost of the heads, and of random ones with its standard error; ``copies`` is the same for copied tokens.
         """
-        from bulkedge.models.scanning.ablation import ablation_cost  # which needs torch
+        from bulkedge.models.scanning.importance import ablation_cost  # which needs torch
 
         model = self.model if model is None else model
         if model is None:
