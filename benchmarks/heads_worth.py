@@ -12,6 +12,7 @@ row, and a run that is stopped or out of time goes on where it was::
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Bench:
         self.window = self.model.config.max_position_embeddings // 2  # what it was trained on
         self.copy = min(COPY, self.window)
         self.known: dict[Any, dict[str, list[float]]] = {}  # costs of sets that several scores may choose
+        self.drawn: dict[Any, Tensor] = {}  # samples with all heads on
         rng = torch.Generator().manual_seed(7)
         self.sets = {
             name: torch.cat([windows(data[each], count // len(parts), self.window) for each in parts])
@@ -113,9 +115,13 @@ class Bench:
 
     # -- scores --------------------------------------------------------------------------------------------------------
 
-    def samples(self, kind: str, mode: str, at: Tensor | None = None, seed: int = 0) -> Tensor:
+    def samples(self, kind: str, mode: str, at: Tensor | None = None) -> Tensor:
         """Fisher samples on text or on copies, (samples, heads)."""
-        generator = torch.Generator(self.device).manual_seed(seed)
+        if at is None and (kind, mode) not in self.drawn:
+            self.drawn[kind, mode] = self.samples(kind, mode, torch.ones(self.count, device=self.device))
+        if at is None:
+            return self.drawn[kind, mode]
+        generator = torch.Generator(self.device).manual_seed(0)
         inputs = self.text if kind == "text" else self.copies
         return gate_samples(
             self.gates,
@@ -192,7 +198,7 @@ class Bench:
             for name in names
         }
 
-    def scores(self) -> dict[str, list[float]]:
+    def scores(self, modes: tuple[str, ...]) -> dict[str, list[float]]:
         """Every score of every head."""
         found: dict[str, Any] = dict(self.attention())
         found["evenness"] = -found["entropy"]
@@ -200,10 +206,10 @@ class Bench:
         found |= {"taylor": taylor.abs().mean(0), "taylor_mean": taylor.mean(0).abs(), "taylor_signed": -taylor.mean(0)}
         columns = {name: torch.cat([each[name] for each in self.outputs]) for name in ("norm", "output", "variation")}
         found |= columns
-        for mode in MODES:
-            found |= {f"fisher_{kind}_{mode}": each for kind, each in self.fisher(mode).items()}
-        found["ranks"] = _ranks(columns["variation"]) + _ranks(found["fisher_both_mean"])
-        found["ranks_zero"] = _ranks(columns["output"]) + _ranks(found["fisher_both_zero"])
+        for mode, column in zip(MODES, ("output", "variation"), strict=True):
+            if mode in modes:
+                found |= {f"fisher_{kind}_{mode}": each for kind, each in self.fisher(mode).items()}
+                found[f"ranks_{mode}"] = _ranks(columns[column]) + _ranks(found[f"fisher_both_{mode}"])
         return {name: [float(f"{x:.6g}") for x in each.tolist()] for name, each in found.items()}
 
     # -- sets ----------------------------------------------------------------------------------------------------------
@@ -213,7 +219,8 @@ class Bench:
         off: list[int] = []
         gates, sizes = torch.ones(self.count, device=self.device), np.ones(self.count, dtype=int)
         for step in range(1, steps + 1):
-            effects = [self.samples(kind, mode, gates).cpu().numpy() for kind in ("text", "copies")]
+            at = gates if off else None
+            effects = [self.samples(kind, mode, at).cpu().numpy() for kind in ("text", "copies")]
             off += _greedy(effects, sizes, number * step // steps, np.inf, off)
             gates[off] = 0
         return off
@@ -246,10 +253,10 @@ def measure(bench: Bench, modes: tuple[str, ...]) -> None:
         "tokens": {name: each.numel() for name, each in bench.sets.items()},
     })  # fmt: skip
     print("losses", {name: round(sum(each) / 2, 3) for name, each in bench.whole.items()}, flush=True)
-    scores = bench.row("scores", bench.scores)
+    scores = bench.row("scores", lambda: bench.scores(modes))
     bench.row("samples", lambda: {
         f"{kind}_{mode}": [[float(f"{x:.4g}") for x in row] for row in bench.samples(kind, mode).tolist()]
-        for kind in ("text", "copies") for mode in MODES
+        for kind in ("text", "copies") for mode in modes
     })  # fmt: skip
     told("scores")
     for mode in modes:
@@ -270,16 +277,23 @@ def measure(bench: Bench, modes: tuple[str, ...]) -> None:
             })  # fmt: skip
             for name, off in chosen.items():
                 bench.row(f"{key} {name}", lambda off=off, mode=mode: {"off": off, "cost": bench.cost(off, mode)})
-            ours = chosen["stepwise"]
             for draw in range(bench.random):
-                rng = np.random.default_rng([draw, number])
-                off = rng.choice(bench.count, number, replace=False).tolist()
+                off = np.random.default_rng([draw, number]).choice(bench.count, number, replace=False).tolist()
                 bench.row(f"{key} random {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
-                off = bench.same_layers(ours, rng)
-                bench.row(f"{key} same layers {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
             told(key)
     bench.row("columns", bench.scan_columns)
+    same_layers(bench, modes)  # last, where time may be out
     told("all")
+
+
+def same_layers(bench: Bench, modes: tuple[str, ...]) -> None:
+    """Costs of as many random heads of the layers that the heads chosen in steps are in."""
+    for mode, fraction in itertools.product(modes, FRACTIONS):
+        key = f"sets {mode} {fraction}"
+        ours = bench.rows[f"{key} stepwise"]["off"]
+        for draw in range(bench.random):
+            off = bench.same_layers(ours, np.random.default_rng([draw, len(ours), 1]))
+            bench.row(f"{key} same layers {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
 
 
 def summary(rows: dict[str, Any]) -> str:
