@@ -191,8 +191,12 @@ class Scan:
         """
         if EFFECTS[0] not in self.data:
             raise DomainError(
-                "this scan does not say what heads are worth: scan with importance=True. "
-                + " ".join(missing_sentences(self.data))
+                " ".join(
+                    [
+                        "this scan does not say what heads are worth: scan with importance=True.",
+                        *missing_sentences(self.data),
+                    ]
+                )
             )
         return cheapest_heads(self.data, heads, share, budget, groups=groups, steps=steps, material=self.material)
 
