@@ -31,7 +31,7 @@ from bulkedge.support.files import replace_file
 
 TEXTS = {"docs": ("postgresql.prose", "python.prose"), "dictionary": ("dictionary.prose",), "code": ("linux.code",)}
 CALIBRATION, CALIBRATED = "linux.prose", 16  # windows of 512 tokens that scores are computed from
-FRACTIONS, RANDOM, DRAWS, COPY = (0.1, 0.2, 0.05), 50, 8, 256
+FRACTIONS, RANDOM, SAMPLES, COPY = (0.1, 0.2, 0.05), 50, 128, 256  # samples: drawn labels of all windows
 MODES = ("zero", "mean")
 STEPS = 4  # in which heads are chosen where scores are measured again in between
 LOW = {"sink": -1, "largest": -1}  # scores that take heads with the largest values first
@@ -126,7 +126,7 @@ class Bench:
         return gate_samples(
             self.gates,
             {"input_ids": inputs, "use_cache": False},
-            draws=DRAWS,
+            draws=max(1, SAMPLES // len(inputs)),
             generator=generator,
             start=0 if kind == "text" else self.copy // 2,
             means=self.means if mode == "mean" else None,

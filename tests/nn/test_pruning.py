@@ -194,7 +194,7 @@ def test_bad_input_is_refused_and_changes_nothing(heads, options, words):
 
 
 def test_what_cannot_be_cut_is_refused():
-    with pytest.raises(DomainError, match="not a transformers model.*ablate_heads"):
+    with pytest.raises(DomainError, match=r"not a transformers model.*ablate_heads"):
         be.nn.prune_heads(torch.nn.TransformerEncoderLayer(16, 2), [(0, 0)])
     model, _ = build("gpt_oss")  # sinks outside of the keys: no patch, and no plain model with uneven layers
     with pytest.raises(DomainError, match="fused attention"):
