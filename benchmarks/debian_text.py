@@ -3,6 +3,7 @@
 Prose and code apart, a file for each package and sort::
 
     apt-get download linux-doc-6.1 postgresql-doc-15 python3.11-doc debian-handbook dict-gcide
+    mkdir raw
     for package in *.deb; do dpkg-deb -x $package raw/${package%%_*}; done
     python -m benchmarks.debian_text raw text
 """

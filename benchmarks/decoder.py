@@ -31,11 +31,12 @@ from torch.nn.functional import cross_entropy
 
 PIECE, HELD_OUT, MOST = 20_000, 40, 24_000_000  # characters of a piece, one in so many is held out, and the most of all
 WINDOW, REPEATS = 512, 1 / 12
-RATE, WARM, DECAY, MOMENTS = 3e-3, 0.04, 0.1, (0.9, 0.95)
+RATE, MUON_RATE, WARM, DECAY, MOMENTS = 3e-3, 6e-3, 0.04, 0.1, (0.9, 0.95)
 SIZE = {"layers": 8, "heads": 16, "width": 512, "hidden": 1024, "window": WINDOW}
 SMALL = {"layers": 4, "heads": 8, "width": 128, "hidden": 256, "window": 128}  # for a processor
+MANY = {"layers": 7, "heads": 16, "head": 16, "width": 128, "hidden": 256, "window": 128}  # 112 heads, for a processor
 TINY = {"layers": 2, "heads": 4, "width": 64, "hidden": 64, "window": 64}
-SIZES = {"large": SIZE, "small": SMALL, "tiny": TINY}
+SIZES = {"large": SIZE, "many": MANY, "small": SMALL, "tiny": TINY}
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -96,6 +97,7 @@ def build(size: dict[str, int], vocabulary: int, seed: int) -> Any:
         num_hidden_layers=size["layers"],
         num_attention_heads=size["heads"],
         num_key_value_heads=size["heads"],
+        head_dim=size.get("head", size["width"] // size["heads"]),
         max_position_embeddings=2 * size.get("window", WINDOW),
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -194,41 +196,58 @@ def copying(model: Any, vocabulary: int, device: str, tokens: int, prompts: int 
     return float(losses[:, : tokens // 2 - 1].mean()), float(losses[:, tokens // 2 :].mean())
 
 
-def train(  # noqa: PLR0913, PLR0917
-    tokens: Path, target: Path, size: dict[str, int], seed: int, seconds: float, rows: int, repeats: float, first: float
-) -> None:
-    """Train a decoder for so many seconds in all, and save it; what was begun goes on."""
+def optimisers(model: Any, device: str, *, muon: bool) -> list[Any]:
+    """AdamW, or Muon for the matrices of the layers and AdamW for the rest."""
+    inner = [each for name, each in model.named_parameters() if muon and each.ndim == 2 and "layers" in name]
+    known = {id(each) for each in inner}
+    rest = [each for each in model.parameters() if id(each) not in known]
+    found: list[Any] = [torch.optim.AdamW(rest, RATE, betas=MOMENTS, weight_decay=DECAY, fused=device == "cuda")]
+    if inner:  # torch scales its steps to those of AdamW
+        found.append(torch.optim.Muon(inner, MUON_RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"))
+    for stepper in found:
+        for group in stepper.param_groups:
+            group["initial_lr"] = group["lr"]
+    return found
+
+
+def train(  # noqa: PLR0913
+    tokens: Path, target: Path, size: dict[str, int], *, seed: int, seconds: float, rows: int, repeats: float,
+    first: float, muon: bool,
+) -> None:  # fmt: skip
+    """Train a decoder for so many seconds in all, of the processor where there is no GPU; what was begun goes on."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = np.load(tokens)
     vocabulary = len(json.loads(bytes(data["vocabulary"]))["model"]["vocab"])
     model = build(size, vocabulary, seed).to(device).train()
-    fused = {"fused": True} if device == "cuda" else {}
-    adam = torch.optim.AdamW(model.parameters(), RATE, betas=MOMENTS, weight_decay=DECAY, **fused)
+    steppers = optimisers(model, device, muon=muon)
     spent, step, curve = 0.0, 0, list[Any]()
     if target.exists():
         kept = torch.load(target, map_location=device, weights_only=True)
         model.load_state_dict(kept["weights"])
-        if "adam" in kept:
-            adam.load_state_dict(kept["adam"])
+        for stepper, state in zip(steppers, kept.get("steppers", []), strict=False):
+            stepper.load_state_dict(state)
         spent, step, curve = kept["spent"], kept["step"], kept["curve"]
     window = size["window"]
     short, batches = (
         Batches(data["train"], vocabulary, rows * times, window // times, share, 1000 * seed + step, device)
         for times, share in ((2, 1.0), (1, repeats))
     )
-    began, told = time.time() - spent, spent
-    while (spent := time.time() - began) < seconds:
+    clock = time.time if device == "cuda" else time.process_time  # a processor may have other work as well
+    began, told = clock() - spent, spent
+    while (spent := clock() - began) < seconds:
         share = spent / seconds
-        for group in adam.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 50, share / WARM + 0.02) * (1 - share)
+        for stepper in steppers:
+            for group in stepper.param_groups:
+                group["lr"] = group["initial_lr"] * min(1.0, (step + 1) / 50, share / WARM + 0.02) * (1 - share)
         inputs, labels = (short if share < first else batches).next()
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):  # processors are slower with it
             logits = model(input_ids=inputs, use_cache=False).logits[:, :-1]
         loss = cross_entropy(logits.float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        adam.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adam.step()
+        for stepper in steppers:
+            stepper.step()
         step += 1
         if step % 20 == 0:
             last = float(loss.detach())  # waits for the GPU, so that the clock tells what was computed
@@ -237,8 +256,8 @@ def train(  # noqa: PLR0913, PLR0917
             if spent - told > seconds / 12:
                 told = spent
                 curve.append([step, round(spent, 1), last, *copying(model, vocabulary, device, window // 2)])
-                kept = {"adam": adam.state_dict(), "spent": spent, "step": step, "curve": curve, "seed": seed}
-                save(model, size, target, **kept)
+                states = [each.state_dict() for each in steppers]
+                save(model, size, target, steppers=states, spent=spent, step=step, curve=curve, seed=seed)
                 print(
                     f"seed {seed}, step {step}, {spent:.0f} s: loss {last:.3f}, random tokens {curve[-1][3]:.2f}, "
                     f"their copies {curve[-1][4]:.3f}",
@@ -247,7 +266,8 @@ def train(  # noqa: PLR0913, PLR0917
     model.eval()
     end = copying(model, vocabulary, device, window // 2)
     print(f"seed {seed}: {step} steps, {step * rows * window / 1e6:.1f}M tokens, copies {end[1]:.3f}", flush=True)
-    save(model, size, target, adam=adam.state_dict(), spent=spent, step=step, curve=curve, seed=seed, copies=end[1])
+    states = [each.state_dict() for each in steppers]
+    save(model, size, target, steppers=states, spent=spent, step=step, curve=curve, seed=seed, copies=end[1])
 
 
 def main() -> None:
@@ -266,6 +286,9 @@ def main() -> None:
     one.add_argument("--size", choices=SIZES, default="large")
     one.add_argument("--repeats", type=float, default=REPEATS, help="share of the windows that repeat themselves")
     one.add_argument("--first", type=float, default=0.0, help="share of the time for short windows that all do")
+    one.add_argument(
+        "--muon", action="store_true", help="Muon for the matrices of the layers: fewer steps on a processor"
+    )
     one = commands.add_parser("split")
     one.add_argument("model", type=Path)
     one.add_argument("target", type=Path)
@@ -275,8 +298,8 @@ def main() -> None:
     elif given.command == "split":
         split(given.model, given.target)
     else:
-        size = SIZES[given.size]
-        train(given.tokens, given.target, size, given.seed, given.seconds, given.rows, given.repeats, given.first)
+        named = {each: getattr(given, each) for each in ("seed", "seconds", "rows", "repeats", "first", "muon")}
+        train(given.tokens, given.target, SIZES[given.size], **named)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ row, and a run that is stopped or out of time goes on where it was::
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -23,14 +24,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.decoder import load, token_losses, windows
-from bulkedge.models.hooks.gates import HeadGates
-from bulkedge.models.scanning.importance import OutputStatistics, copied_tokens, gate_samples
+from bulkedge.models.hooks.gates import HeadGates, OutputReader
+from bulkedge.models.scanning.importance import copied_tokens, gate_samples
 from bulkedge.models.scanning.removal import _greedy
 from bulkedge.support.files import replace_file
 
 TEXTS = {"docs": ("postgresql.prose", "python.prose"), "dictionary": ("dictionary.prose",), "code": ("linux.code",)}
 CALIBRATION, CALIBRATED = "linux.prose", 16  # windows of 512 tokens that scores are computed from
-FRACTIONS, RANDOM, DRAWS, COPY = (0.1, 0.2, 0.05), 50, 8, 256
+FRACTIONS, RANDOM, SAMPLES, COPY = (0.1, 0.2, 0.05), 50, 128, 256  # samples: drawn labels of all windows
 MODES = ("zero", "mean")
 STEPS = 4  # in which heads are chosen where scores are measured again in between
 LOW = {"sink": -1, "largest": -1}  # scores that take heads with the largest values first
@@ -51,6 +52,7 @@ class Bench:
         self.window = self.model.config.max_position_embeddings // 2  # what it was trained on
         self.copy = min(COPY, self.window)
         self.known: dict[Any, dict[str, list[float]]] = {}  # costs of sets that several scores may choose
+        self.drawn: dict[Any, Tensor] = {}  # samples with all heads on
         rng = torch.Generator().manual_seed(7)
         self.sets = {
             name: torch.cat([windows(data[each], count // len(parts), self.window) for each in parts])
@@ -61,10 +63,11 @@ class Bench:
         self.text = windows(data[CALIBRATION], calibrated, self.window).to(self.device)
         self.copies = copied_tokens(range(1, self.vocabulary), calibrated, self.copy, rng).to(self.device)
         self.gates = HeadGates.of(self.model, input_ids=self.text[:1], use_cache=False)
-        self.statistics = OutputStatistics(self.gates)
-        with torch.no_grad(), self.gates.reading(self.statistics.see):
+        reader = OutputReader(self.gates)
+        with torch.no_grad(), reader.reading():
             self.model(input_ids=self.text, use_cache=False)
-        self.means = self.statistics.means()
+        self.outputs = [reader.columns(site.name) for site in self.gates.sites]
+        self.means = [each["mean_output"] for each in self.outputs]
         self.count = self.gates.count
         self.whole = self.losses(None, None)
         self.saved = time.time()
@@ -112,14 +115,18 @@ class Bench:
 
     # -- scores --------------------------------------------------------------------------------------------------------
 
-    def samples(self, kind: str, mode: str, at: Tensor | None = None, seed: int = 0) -> Tensor:
+    def samples(self, kind: str, mode: str, at: Tensor | None = None) -> Tensor:
         """Fisher samples on text or on copies, (samples, heads)."""
-        generator = torch.Generator(self.device).manual_seed(seed)
+        if at is None and (kind, mode) not in self.drawn:
+            self.drawn[kind, mode] = self.samples(kind, mode, torch.ones(self.count, device=self.device))
+        if at is None:
+            return self.drawn[kind, mode]
+        generator = torch.Generator(self.device).manual_seed(0)
         inputs = self.text if kind == "text" else self.copies
         return gate_samples(
             self.gates,
             {"input_ids": inputs, "use_cache": False},
-            draws=DRAWS,
+            draws=max(1, SAMPLES // len(inputs)),
             generator=generator,
             start=0 if kind == "text" else self.copy // 2,
             means=self.means if mode == "mean" else None,
@@ -191,18 +198,18 @@ class Bench:
             for name in names
         }
 
-    def scores(self) -> dict[str, list[float]]:
+    def scores(self, modes: tuple[str, ...]) -> dict[str, list[float]]:
         """Every score of every head."""
         found: dict[str, Any] = dict(self.attention())
         found["evenness"] = -found["entropy"]
         taylor = self.taylor()
         found |= {"taylor": taylor.abs().mean(0), "taylor_mean": taylor.mean(0).abs(), "taylor_signed": -taylor.mean(0)}
-        columns = self.statistics.columns()
+        columns = {name: torch.cat([each[name] for each in self.outputs]) for name in ("norm", "output", "variation")}
         found |= columns
-        for mode in MODES:
-            found |= {f"fisher_{kind}_{mode}": each for kind, each in self.fisher(mode).items()}
-        found["ranks"] = _ranks(columns["variation"]) + _ranks(found["fisher_both_mean"])
-        found["ranks_zero"] = _ranks(columns["output"]) + _ranks(found["fisher_both_zero"])
+        for mode, column in zip(MODES, ("output", "variation"), strict=True):
+            if mode in modes:
+                found |= {f"fisher_{kind}_{mode}": each for kind, each in self.fisher(mode).items()}
+                found[f"ranks_{mode}"] = _ranks(columns[column]) + _ranks(found[f"fisher_both_{mode}"])
         return {name: [float(f"{x:.6g}") for x in each.tolist()] for name, each in found.items()}
 
     # -- sets ----------------------------------------------------------------------------------------------------------
@@ -212,7 +219,8 @@ class Bench:
         off: list[int] = []
         gates, sizes = torch.ones(self.count, device=self.device), np.ones(self.count, dtype=int)
         for step in range(1, steps + 1):
-            effects = [self.samples(kind, mode, gates).cpu().numpy() for kind in ("text", "copies")]
+            at = gates if off else None
+            effects = [self.samples(kind, mode, at).cpu().numpy() for kind in ("text", "copies")]
             off += _greedy(effects, sizes, number * step // steps, np.inf, off)
             gates[off] = 0
         return off
@@ -245,10 +253,10 @@ def measure(bench: Bench, modes: tuple[str, ...]) -> None:
         "tokens": {name: each.numel() for name, each in bench.sets.items()},
     })  # fmt: skip
     print("losses", {name: round(sum(each) / 2, 3) for name, each in bench.whole.items()}, flush=True)
-    scores = bench.row("scores", bench.scores)
+    scores = bench.row("scores", lambda: bench.scores(modes))
     bench.row("samples", lambda: {
         f"{kind}_{mode}": [[float(f"{x:.4g}") for x in row] for row in bench.samples(kind, mode).tolist()]
-        for kind in ("text", "copies") for mode in MODES
+        for kind in ("text", "copies") for mode in modes
     })  # fmt: skip
     told("scores")
     for mode in modes:
@@ -269,16 +277,23 @@ def measure(bench: Bench, modes: tuple[str, ...]) -> None:
             })  # fmt: skip
             for name, off in chosen.items():
                 bench.row(f"{key} {name}", lambda off=off, mode=mode: {"off": off, "cost": bench.cost(off, mode)})
-            ours = chosen["stepwise"]
             for draw in range(bench.random):
-                rng = np.random.default_rng([draw, number])
-                off = rng.choice(bench.count, number, replace=False).tolist()
+                off = np.random.default_rng([draw, number]).choice(bench.count, number, replace=False).tolist()
                 bench.row(f"{key} random {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
-                off = bench.same_layers(ours, rng)
-                bench.row(f"{key} same layers {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
             told(key)
     bench.row("columns", bench.scan_columns)
+    same_layers(bench, modes)  # last, where time may be out
     told("all")
+
+
+def same_layers(bench: Bench, modes: tuple[str, ...]) -> None:
+    """Costs of as many random heads of the layers that the heads chosen in steps are in."""
+    for mode, fraction in itertools.product(modes, FRACTIONS):
+        key = f"sets {mode} {fraction}"
+        ours = bench.rows[f"{key} stepwise"]["off"]
+        for draw in range(bench.random):
+            off = bench.same_layers(ours, np.random.default_rng([draw, len(ours), 1]))
+            bench.row(f"{key} same layers {draw}", lambda off=off, mode=mode: bench.cost(off, mode))
 
 
 def summary(rows: dict[str, Any]) -> str:

@@ -11,11 +11,11 @@ from small_models import build as small_model  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.models import default_model, held_out_loss  # noqa: E402
-from bulkedge.models.hooks.gates import HeadGates  # noqa: E402
+from bulkedge.models.hooks.gates import HeadGates, OutputReader, output_columns  # noqa: E402
 from bulkedge.models.loading import default  # noqa: E402
 from bulkedge.models.scanning import importance  # noqa: E402
-from bulkedge.models.scanning.importance import OutputStatistics, copied_tokens, gate_samples  # noqa: E402
-from bulkedge.models.scanning.results import Scan  # noqa: E402
+from bulkedge.models.scanning.importance import copied_tokens, gate_samples  # noqa: E402
+from bulkedge.models.scanning.results import OUTPUT, Scan  # noqa: E402
 from bulkedge.support.errors import DomainError  # noqa: E402
 from bulkedge.support.estimates import Estimate  # noqa: E402
 
@@ -52,6 +52,14 @@ def jacobian(gates, inputs, means=None):
     return say(one), torch.stack([(say(one + step) - say(one - step)) / (2 * STEP) for step in steps], -1)
 
 
+def outputs_of(gates, inputs):
+    """What a pass shows of the outputs of the heads of each module."""
+    outputs = OutputReader(gates)
+    with torch.no_grad(), outputs.reading():
+        gates.model(**inputs)
+    return [outputs.columns(site.name) for site in gates.sites]
+
+
 def fisher(said, slopes):
     """J' (diag p - p p') J, in nats a token."""
     share = said.softmax(-1)
@@ -81,10 +89,7 @@ def test_drawn_labels_have_the_curvature_as_their_mean(kind, replaced):
     gates = HeadGates.of(model, **inputs)
     means = None
     if replaced:
-        statistics = OutputStatistics(gates)
-        with torch.no_grad(), gates.reading(statistics.see):
-            model(**inputs)
-        means = [each.double() for each in statistics.means()]
+        means = [each["mean_output"].double() for each in outputs_of(gates, inputs)]
     expected = fisher(*jacobian(gates, inputs, means))
     samples = gate_samples(
         gates, inputs, draws=200, generator=torch.Generator().manual_seed(0), means=means
@@ -125,10 +130,10 @@ def test_the_error_of_the_output_covers_more_tokens():
     """Of independent tokens: as often as a standard error should, against a mean over very many."""
     rng = torch.Generator().manual_seed(0)
     maps, residual = torch.randn(1, 4, 8, generator=rng), torch.ones(1)
-    many = importance.output_columns(torch.randn(100_000, 1, 4, generator=rng), maps, residual)
+    many = output_columns(torch.randn(100_000, 1, 4, generator=rng), maps, residual)
     away = []
     for _ in range(200):
-        found = importance.output_columns(torch.randn(64, 1, 4, generator=rng), maps, residual)
+        found = output_columns(torch.randn(64, 1, 4, generator=rng), maps, residual)
         away.append(float((found["output"] - many["output"]) / found["output_error"]))
     # Student's t of seven degrees of freedom has a standard deviation of 1.18
     assert np.std(away) == pytest.approx(1.18, abs=0.25)
@@ -156,10 +161,9 @@ def test_columns_are_norms_behind_the_projection_over_the_residual_stream():
     """Against the weights, written out."""
     model, inputs = build("gpt2")
     gates, seen = HeadGates.of(model, **inputs), {}
-    statistics = OutputStatistics(gates)
-    with torch.no_grad(), gates.reading(statistics.see), gates.reading(lambda site, *each: seen.update({site: each})):
+    with torch.no_grad(), gates.reading(lambda site, *each: seen.update({site: each})):
         states = model(**inputs, output_hidden_states=True).hidden_states
-    found = statistics.columns()
+    found = columns_of(model, inputs)
     for layer, site in enumerate(gates.sites):
         outputs, weight = seen[site][0][0], model.transformer.h[layer].attn.c_proj.weight.detach()
         residual = states[layer][0].norm(dim=-1).median()
@@ -186,12 +190,9 @@ QUIET = {"draws": 0, "probe": False}
 
 
 def columns_of(model, inputs):
-    """What statistics say of the outputs of a pass."""
-    gates = HeadGates.of(model, **inputs)
-    statistics = OutputStatistics(gates)
-    with torch.no_grad(), gates.reading(statistics.see):
-        model(**inputs)
-    return statistics.columns()
+    """The same of all heads of a model."""
+    each = outputs_of(HeadGates.of(model, **inputs), inputs)
+    return {name: torch.cat([one[name] for one in each]) for name in ("norm", *OUTPUT)}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit", "gpt_oss"])
@@ -237,7 +238,15 @@ def test_importance_of_a_scan_is_the_curvature_on_text_and_on_copies():
     assert found.table[["importance", "output", "variation"]].notna().to_numpy().all()
     again = be.scan(model, ids, **QUIET, importance=True, rng=1)
     np.testing.assert_array_equal(again.data["importance"], found.data["importance"])
-    assert found.warnings == be.scan(model, ids, **QUIET).warnings
+    more = set(found.warnings) - set(be.scan(model, ids, **QUIET).warnings)
+    assert [each[:44] for each in more] == ["Importance was measured on 12 tokens at most"]
+
+
+def test_enough_tokens_are_not_warned_of():
+    model, _ = small_model("llama")
+    ids = torch.arange(3 * 48).view(3, 48) % model.config.vocab_size
+    found = be.scan(model, ids, **QUIET, importance=True)
+    assert not [each for each in found.warnings if "tokens at most" in each]
 
 
 def test_a_model_without_a_projection_keeps_its_other_columns():

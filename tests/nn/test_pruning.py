@@ -106,6 +106,11 @@ def test_alike_layers_load_with_transformers_alone(name, tmp_path):
     torch.testing.assert_close(outputs(loaded, inputs), outputs(model, inputs), rtol=0, atol=0)
 
 
+def test_modules_of_ones_own_are_refused_with_a_remedy():
+    with pytest.raises(DomainError, match=r"modules of your own cannot be cut: .*ablate_heads"):
+        be.nn.prune_heads(torch.nn.TransformerEncoderLayer(16, 2), [(0, 0)])
+
+
 def test_means_need_a_bias_and_llama_has_one_if_asked(tmp_path):
     model, inputs = build("llama")
     groups = {f"layers.{k}.self_attn": [0, 2] for k in range(3)}

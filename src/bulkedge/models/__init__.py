@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bulkedge.models.hooks.capture import Visit, capture, stream
     from bulkedge.models.loading.default import default_model, held_out_loss
     from bulkedge.models.loading.loader import load_model
-    from bulkedge.models.scanning.ablation import ablate_heads
+    from bulkedge.models.scanning.importance import ablate_heads
     from bulkedge.models.scanning.probing import probe
     from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning.scanner import scan
@@ -34,7 +34,7 @@ LAZY = {
     "hooks.capture": ("Visit", "capture", "stream"),
     "loading.default": ("default_model", "held_out_loss"),
     "loading.loader": ("load_model",),
-    "scanning.ablation": ("ablate_heads",),
+    "scanning.importance": ("ablate_heads",),
     "scanning.probing": ("probe",),
     "scanning.results": ("Scan", "compare_scans", "load_scan"),
     "scanning.scanner": ("scan",),

@@ -128,7 +128,14 @@ def prune_heads(
     >>> prune_heads(model, [(1, 0)]).heads
     {'h.1.attn': (0,)}
     """
+    from transformers import PreTrainedModel
+
     model = unwrap(model)
+    if not isinstance(model, PreTrainedModel):
+        raise DomainError(
+            f"{type(model).__name__} is not a transformers model, and heads of modules of your own cannot be cut: "
+            "bulkedge.models.ablate_heads switches them off"
+        )
     check_interface(model)
     layers = {name: _Layer.of(model, path) for path, name, _ in attention_modules(model)}
     gone = _named_heads(model, heads, layers)

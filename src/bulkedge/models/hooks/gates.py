@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from bulkedge.models.hooks.attention_hooks import AttentionInputs, ForwardPass
 from bulkedge.models.hooks.capture import observed_pass
 from bulkedge.support.errors import DomainError
 
+BLOCKS = 8  # of tokens, whose spread is the error of a mean over tokens
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # what holds the blocks of a model
 
 
@@ -220,6 +221,48 @@ class HeadGates:
                 else:
                     stack.callback(site.projection.register_forward_pre_hook(_in_this_thread(read)).remove)
             yield
+
+
+class OutputReader:
+    """What heads add to the residual stream in every call of their modules, none of which is kept."""
+
+    def __init__(self, gates: HeadGates | None) -> None:
+        """Maps of the projections are read once."""
+        self.gates, self.paused = gates, False
+        self.maps = {} if gates is None else {site.name: site.weights().float() for site in gates.sites}
+        self.found: dict[str, list[dict[str, Tensor]]] = {}
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read what the model runs."""
+        self.found = {}
+        with nullcontext() if self.gates is None else self.gates.reading(self._see):
+            yield
+
+    def _see(self, site: Site, outputs: Tensor, residual: Tensor) -> None:
+        if not self.paused:  # else a module runs again, with other weights
+            outputs = outputs.detach().float().flatten(0, -3)
+            each = output_columns(outputs, self.maps[site.name], residual.flatten())
+            self.found.setdefault(site.name, []).append(each | {"mean_output": outputs.mean(0)})
+
+    def columns(self, module: str, call: int = 0) -> dict[str, Tensor]:
+        """Columns and mean output of the heads of a module in one of its calls, empty if these were not read."""
+        calls = self.found.get(module, [])
+        return calls[call] if call < len(calls) else {}
+
+
+def output_columns(outputs: Tensor, maps: Tensor, residual: Tensor) -> dict[str, Tensor]:
+    """Columns of a module's heads, from their outputs (tokens, heads, dimension) and norms of the residual stream."""
+    gram, middle = maps @ maps.mT, residual.median()
+    found = {}
+    for column, vectors in (("output", outputs), ("variation", outputs - outputs.mean(0))):
+        squares = ((vectors.transpose(0, 1) @ gram) * vectors.transpose(0, 1)).sum(-1)
+        norms = squares.clamp_min(0).sqrt() / middle
+        found[column] = norms.mean(1)
+        blocks = torch.stack([block.mean(1) for block in norms.tensor_split(min(BLOCKS, norms.shape[1]), dim=1)])
+        # neighbours are alike, blocks of them less so
+        found[f"{column}_error"] = blocks.std(0) / len(blocks) ** 0.5 if len(blocks) > 1 else blocks[0] * torch.nan
+    return found | {"norm": found["output"] * middle}
 
 
 def _gate(

@@ -182,8 +182,9 @@ LEVEL = 0.05
 """False discovery rate, and least p-value that is worth its draws."""
 FACTS = ("unknown_share", "distinct_tokens", "loss", "uniform_loss")
 """What is known of each text: how it fits the tokenizer, and how well the model reads it."""
-MANY_UNKNOWN, FEW_TOKENS, WORSE = 0.1, 16, 0.7
-"""Warnings start at this share of unknown tokens, number of different ones, and nats a token above a uniform guess."""
+MANY_UNKNOWN, FEW_TOKENS, WORSE, SHORT = 0.1, 16, 0.7, 128
+"""Warnings start at this share of unknown tokens, number of different ones, nats a token above a uniform guess, and
+number of tokens that importance is measured on."""
 
 
 # -- what a scan found ------------------------------------------------------------------------------------------------
@@ -274,6 +275,11 @@ def _significance(rows: list[dict[str, Any]], draws: int, layers: int) -> str:
 def warning_sentences(data: xr.Dataset, rows: list[dict[str, Any]]) -> list[str]:
     """What to look at in a model, a sentence each; none if nothing stands out."""
     found = [*_text_warnings(data), *missing_sentences(data)]
+    if EFFECTS[0] in data and (read := data.sizes["text"] * int(data.attrs["tokens"])) < SHORT:
+        found.append(
+            f"Importance was measured on {_plural(read, 'token')} at most, and its error does not say how much other "
+            "texts differ: give longer texts before you remove heads."
+        )
     frozen = [each for each in rows if each["largest"] > 0.9]
     if frozen:
         found.append(f"Frozen: {_count(frozen)} ({_names(frozen)}). Each row puts nearly all its weight on one key.")

@@ -11,25 +11,33 @@ come twice (:func:`copied_tokens`), where the second copy counts.
 
 A model without logits has no labels. Its output is taken for the mean of Gaussian ones, with the variance of the output
 over tokens: the importance is then half the squared change of the output, as a share of its variance.
+
+:func:`ablate_heads` measures what that predicts: a gate of zero before the projection, and nothing else of the layer
+changes; other heads that share its keys and values keep theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bulkedge.models.hooks.gates import HeadGates, Site
+from bulkedge.models.hooks.attention_hooks import AttentionInputs
+from bulkedge.models.hooks.capture import read_uncompiled
+from bulkedge.models.hooks.gates import BLOCKS, GateFinder, HeadGates
 from bulkedge.models.scanning.passages import Passage, model_inputs, on_device, vocabulary_size
 from bulkedge.models.scanning.probing import ordinary_tokens, token_pool
-from bulkedge.models.scanning.results import OUTPUT
+from bulkedge.nn.patching.interface import unwrap
 from bulkedge.support.arrays import Real, as_numpy
+from bulkedge.support.domains import shown
 from bulkedge.support.errors import DomainError
 from bulkedge.support.estimates import Estimate
 from bulkedge.support.progress import track
@@ -37,7 +45,6 @@ from bulkedge.support.progress import track
 SAMPLES = 64  # drawn labels of all texts together, so that the error is a sixth, and as many of the copies
 PROMPTS, COPIED = 4, 256  # of copied tokens, and tokens of each
 COPY_PROMPTS = 16  # the same where the loss is measured
-BLOCKS = 8  # of rows, whose spread is the error of a measured divergence
 
 
 def model_output(answer: Any, vocabulary: int | None = None) -> tuple[Tensor, bool]:
@@ -103,77 +110,6 @@ def gate_samples(  # noqa: PLR0913
             each.requires_grad = True
     tokens = outputs[0, ..., 0].numel() - (start if outputs.ndim > 2 else 0)
     return torch.cat(found) / tokens**0.5
-
-
-class OutputStatistics:
-    """Norms and means of what heads add to the residual stream, gathered over passes."""
-
-    def __init__(self, gates: HeadGates) -> None:
-        """Nothing was read yet."""
-        self.maps = {site.name: site.weights().float() for site in gates.sites}
-        self.outputs: dict[str, list[Tensor]] = {site.name: [] for site in gates.sites}
-        self.residuals: dict[str, list[Tensor]] = {site.name: [] for site in gates.sites}
-
-    def see(self, site: Site, outputs: Tensor, residual: Tensor) -> None:
-        """Keep the outputs of a module's heads."""
-        self.outputs[site.name].append(outputs.detach().float().flatten(0, -3))
-        self.residuals[site.name].append(residual.flatten())
-
-    def means(self) -> list[Tensor]:
-        """Mean output of the heads of each module, before the projection, (heads, dimension)."""
-        return [torch.cat(each).mean(0) for each in self.outputs.values()]
-
-    def columns(self) -> dict[str, Tensor]:
-        """``norm`` behind the projection, ``output`` and ``variation`` over the residual stream, of all heads."""
-        parts = [
-            output_columns(torch.cat(each), self.maps[name], torch.cat(self.residuals[name]))
-            for name, each in self.outputs.items()
-        ]
-        return {name: torch.cat([each[name] for each in parts]) for name in parts[0]}
-
-
-def output_columns(outputs: Tensor, maps: Tensor, residual: Tensor) -> dict[str, Tensor]:
-    """Columns of a module's heads, from their outputs (tokens, heads, dimension) and norms of the residual stream."""
-    gram, middle = maps @ maps.mT, residual.median()
-    found = {}
-    for column, vectors in (("output", outputs), ("variation", outputs - outputs.mean(0))):
-        squares = ((vectors.transpose(0, 1) @ gram) * vectors.transpose(0, 1)).sum(-1)
-        norms = squares.clamp_min(0).sqrt() / middle
-        found[column] = norms.mean(1)
-        blocks = torch.stack([block.mean(1) for block in norms.tensor_split(min(BLOCKS, norms.shape[1]), dim=1)])
-        # neighbours are alike, blocks of them less so
-        found[f"{column}_error"] = blocks.std(0) / len(blocks) ** 0.5 if len(blocks) > 1 else blocks[0] * torch.nan
-    return found | {"norm": found["output"] * middle}
-
-
-class OutputReader:
-    """Columns of every call of the attention modules of a pass, none of which is kept; and nan where there are none."""
-
-    def __init__(self, gates: HeadGates | None) -> None:
-        """Maps of the projections are read once."""
-        self.gates, self.paused = gates, False
-        self.maps = {} if gates is None else {site.name: site.weights().float() for site in gates.sites}
-        self.found: dict[str, list[dict[str, Tensor]]] = {}
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read what the model runs."""
-        self.found = {}
-        with nullcontext() if self.gates is None else self.gates.reading(self._see):
-            yield
-
-    def _see(self, site: Site, outputs: Tensor, residual: Tensor) -> None:
-        if not self.paused:  # else a module runs again, with other weights
-            outputs = outputs.detach().float().flatten(0, -3)
-            each = output_columns(outputs, self.maps[site.name], residual.flatten())
-            self.found.setdefault(site.name, []).append(each | {"mean_output": outputs.mean(0)})
-
-    def columns(self, module: str, call: int, heads: int) -> dict[str, Real]:
-        """``output``, ``variation`` and ``mean_output`` of the heads of a module in one of its calls."""
-        calls = self.found.get(module, [])
-        if call < len(calls):
-            return {name: as_numpy(calls[call][name]).astype(float) for name in (*OUTPUT, "mean_output")}
-        return {name: np.full(heads, np.nan) for name in OUTPUT} | {"mean_output": np.full((heads, 1), np.nan)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,3 +248,166 @@ def copied_tokens(pool: Sequence[int], prompts: int, tokens: int, generator: tor
     ids = torch.as_tensor(pool)
     drawn = torch.randint(len(ids), (prompts, half), generator=generator)
     return ids[drawn].repeat(1, 2)
+
+
+# -- heads switched off ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def ablate_heads(
+    model: nn.Module, heads: Mapping[str, Sequence[int]], means: Mapping[str, Tensor] | None = None
+) -> Iterator[None]:
+    """Switch heads off for the length of a ``with`` block, and leave the model as it was found.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A transformers model whose attention goes through the interface, or any module with
+        ``torch.nn.MultiheadAttention`` inside. Heads are off in the thread that entered the block.
+    heads : mapping of str to sequence of int
+        Heads of attention modules, by the path of the module in the model, which is the ``name`` of its
+        :class:`~bulkedge.models.AttentionLayer`.
+    means : mapping of str to tensor of shape (heads, dimension), optional
+        What heads of these modules give in place of zeros, before the projection.
+
+    Yields
+    ------
+    None
+        While the heads are off.
+
+    Raises
+    ------
+    DomainError
+        If the model has no such module; by the forward pass, if that module has no such head, or computed its attention
+        past transformers' interface, so that nothing was switched off.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_layer=2, n_head=2, n_embd=32))
+    >>> with ablate_heads(model, {"h.0.attn": [1]}):
+    ...     output = model(torch.arange(5)[None])
+    """
+    modules = dict(unwrap(model).named_modules()) | dict(model.named_modules())
+    unknown = sorted(set(heads) - set(modules))
+    if unknown:
+        raise DomainError(f"heads = {dict(heads)!r}: {type(model).__name__} has no modules {unknown}")
+    switch = _HeadSwitch(model, {modules[name]: each for name, each in heads.items() if len(each)})
+    switch.means = {modules[name]: each for name, each in (means or {}).items()}
+    with read_uncompiled(model, switch):
+        yield
+    switch.check()
+
+
+class Ablation(NamedTuple):
+    """What switching heads off costs, compared with random heads of the same layers."""
+
+    heads: int  # how many are off
+    cost: float  # the loss without them minus the loss with all heads
+    control: Estimate  # mean cost of as many random heads of the same layers, over draws
+    error: float = math.nan  # standard error of the cost over what the loss has several numbers of
+    copies: Ablation | None = None  # the same for the loss on copied random tokens, of a decoder
+
+    @property
+    def ratio(self) -> float:
+        """Cost of the heads over that of random ones; below one where they are the cheaper ones."""
+        return self.cost / self.control.value if self.control.value else float("nan")
+
+
+def ablation_cost(  # noqa: PLR0913 - two lists of heads, what to ask, and how often
+    model: nn.Module,
+    losses: Sequence[Callable[[], Any]],
+    heads: Sequence[tuple[str, int]],
+    members: Mapping[str, Sequence[int]],
+    *,
+    means: Mapping[str, Tensor] | None = None,
+    draws: int,
+    rng: np.random.Generator,
+) -> Ablation:
+    """Cost of switching heads off together, and of as many random heads of the same layers, by one or two losses."""
+    grouped: dict[str, list[int]] = {}
+    for name, head in heads:
+        grouped.setdefault(name, []).append(head)
+
+    def values() -> list[Real]:
+        with on_device(model, None), torch.no_grad():  # dropout would add noise to the costs
+            own, *others = [loss() for loss in losses]
+        return [_finite(own), *(_finite(each) for each in others if each is not None)]
+
+    def cost(off: Mapping[str, Sequence[int]]) -> list[Real]:
+        with ablate_heads(model, off, means):
+            return [found - before for found, before in zip(values(), whole, strict=True)]
+
+    whole, controls = values(), []
+    for _ in track(range(draws), "ablations"):
+        drawn = {}
+        for name, those in grouped.items():
+            others = [each for each in members[name] if each not in those]
+            pool = others if len(others) >= len(those) else list(members[name])
+            drawn[name] = rng.choice(pool, len(those), replace=False).tolist()
+        controls.append([each.mean() for each in cost(drawn)])
+    found = [
+        Ablation(
+            len(heads),
+            float(each.mean()),
+            Estimate.of(np.array(control)),
+            float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else math.nan,
+        )
+        for each, control in zip(cost(grouped), zip(*controls, strict=True), strict=True)
+    ]
+    return found[0]._replace(copies=found[1]) if len(found) > 1 else found[0]
+
+
+def _finite(loss: Any) -> Real:
+    """A loss as one or several numbers."""
+    try:
+        found = np.atleast_1d(as_numpy(loss).astype(float))
+    except (TypeError, ValueError):
+        found = np.full(1, math.nan)
+    if found.ndim > 1 or not found.size or not np.isfinite(found).all():
+        raise DomainError(f"loss returned {shown(loss)}: it has to return a finite number, or one for each text")
+    return found
+
+
+class _HeadSwitch(GateFinder):
+    """Puts gates of zero on heads where they meet, for as long as each projection runs."""
+
+    def __init__(self, model: nn.Module, heads: Mapping[nn.Module, Sequence[int]]) -> None:
+        super().__init__(model)
+        self.heads, self.attended = heads, set[nn.Module]()
+        self.means: dict[nn.Module, Tensor] = {}
+        self.off: dict[nn.Module, Callable[[], AbstractContextManager[None]]] = {}  # by projection
+
+    def around(self, run: Callable[[], Any], module: nn.Module, arguments: tuple[Any, ...], named: Any) -> Any:
+        """Run a module, which :meth:`_note` may find to be a projection before it runs."""
+        found = super().around(partial(self._gated, run, module), module, arguments, named)
+        if module in self.heads and module not in self.attended:
+            raise DomainError(f"{type(module).__name__} computed its attention past transformers' AttentionInterface")
+        return found
+
+    def check(self) -> None:
+        """Refuse heads that were seen and not switched off."""
+        if unread := [type(each).__name__ for each in self.attended - self.sites.keys()]:
+            raise DomainError(f"heads of {unread} do not meet in a linear projection that follows their attention")
+
+    def attend(self, found: AttentionInputs) -> None:
+        """An attention was called."""
+        if found.module in self.heads:
+            self.attended.add(found.module)
+            super().attend(found)
+
+    def _note(self, found: AttentionInputs, projection: nn.Module) -> None:
+        super()._note(found, projection)
+        site = self.sites[found.module]
+        heads = self.heads[found.module]
+        if not set(heads) <= set(range(site.heads)):
+            raise DomainError(f"heads = {heads}: {type(site.attention).__name__} has heads 0 to {site.heads - 1}")
+        gates = HeadGates(self.model, (site,))
+        mean = self.means.get(found.module)
+        values = gates.without((site.name, each) for each in heads)
+        self.off[projection] = partial(gates.on, values, None if mean is None else [mean])
+
+    def _gated(self, run: Callable[[], Any], module: nn.Module) -> Any:
+        with self.off.get(module, nullcontext)():
+            return run()

@@ -33,7 +33,7 @@ from bulkedge.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bulkedge.models.scanning.ablation import Ablation
+    from bulkedge.models.scanning.importance import Ablation
 
 PLACE = ("layer", "head", "module")
 HEAD, TEXT = "item", "text"
@@ -191,8 +191,12 @@ class Scan:
         """
         if EFFECTS[0] not in self.data:
             raise DomainError(
-                "this scan does not say what heads are worth: scan with importance=True. "
-                + " ".join(missing_sentences(self.data))
+                " ".join(
+                    [
+                        "this scan does not say what heads are worth: scan with importance=True.",
+                        *missing_sentences(self.data),
+                    ]
+                )
             )
         return cheapest_heads(self.data, heads, share, budget, groups=groups, steps=steps, material=self.material)
 
@@ -232,7 +236,7 @@ class Scan:
         Ablation
             Cost of the heads, and of random ones with its standard error; ``copies`` is the same for copied tokens.
         """
-        from bulkedge.models.scanning.ablation import ablation_cost  # which needs torch
+        from bulkedge.models.scanning.importance import ablation_cost  # which needs torch
 
         model = self.model if model is None else model
         if model is None:

@@ -26,9 +26,9 @@ from bulkedge.heads.softmax import mean_rows
 from bulkedge.models.hooks.attention_hooks import observe
 from bulkedge.models.hooks.attention_inputs import AttentionLayer, with_sinks
 from bulkedge.models.hooks.capture import HeadScores, Visit, map_heads, stream
-from bulkedge.models.hooks.gates import GateFinder
+from bulkedge.models.hooks.gates import GateFinder, OutputReader
 from bulkedge.models.loading.packaged import sample_text
-from bulkedge.models.scanning.importance import Material, OutputReader
+from bulkedge.models.scanning.importance import Material
 from bulkedge.models.scanning.passages import (
     CalledModel,
     Passage,
@@ -50,7 +50,7 @@ from bulkedge.models.scanning.random_heads import (
     draw_random_heads,
     no_deviations,
 )
-from bulkedge.models.scanning.results import FAILURES, LONGER, Noted, Reading, Scan, assemble
+from bulkedge.models.scanning.results import FAILURES, LONGER, OUTPUT, Noted, Reading, Scan, assemble
 from bulkedge.nn.patching.interface import unwrap
 from bulkedge.support.arrays import Real, as_numpy
 from bulkedge.support.domains import FLAG, Each, Integers, Text, takes
@@ -230,10 +230,17 @@ class _Reader:
         with self.outputs.reading():
             answer = stream(self.model, visit, **inputs)
         for place, found in zip(reading.indices, reading.measures, strict=True):
-            found.update(self.outputs.columns(calls[place], calls[:place].count(calls[place]), len(found["beta"])))
+            found.update(self._outputs(calls[place], calls[:place].count(calls[place]), len(found["beta"])))
         with reading.noted("loss", [], None):
             reading.facts |= _loss(self.model, answer, passage)
         return reading
+
+    def _outputs(self, module: str, call: int, heads: int) -> dict[str, Real]:
+        """What the heads of a module added to the residual stream in one of its calls; nan where that was not read."""
+        read = self.outputs.columns(module, call)
+        if not read:
+            return {name: np.full(heads, np.nan) for name in OUTPUT} | {"mean_output": np.full((heads, 1), np.nan)}
+        return {name: as_numpy(read[name]).astype(float) for name in (*OUTPUT, "mean_output")}
 
     def importance(self, material: Material, first: Reading) -> dict[str, Real]:
         """Columns of what heads are worth, in the order of the heads that were read; nan where that cannot be had."""
