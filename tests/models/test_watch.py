@@ -292,12 +292,12 @@ def test_steps():
 
 def test_a_watch_that_sees_nothing_says_so():
     model = torch.nn.Linear(3, 3)
-    with pytest.raises(DomainError, match="neither"), be.watch(model):
+    with pytest.raises(DomainError, match="Neither transformers"), be.watch(model):
         model(torch.zeros(1, 3))
     other, inputs = build("bert")
     with pytest.raises(DomainError, match="training mode"), be.watch(other):
         other(**inputs)
-    for wrong in ({"every": 0}, {"rows": 0}, {"rate": 0.9}):
+    for wrong in ({"every": 0}, {"rows": 0}, {"rate": 0.9}, {"group": "world"}):
         with pytest.raises(DomainError, match=next(iter(wrong))):
             be.watch(model, **wrong)
 

@@ -11,7 +11,7 @@ takes a part of every row, all readings but ``outside_mass`` are of the softmax 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from bulkedge.models.hooks.attention_hooks import AttentionInputs
 from bulkedge.models.watching.moment_entropy import gaussian_rows, moment_summary
 from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks, visible_blocks
+from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Visibility
 
 NAMES = {  # what is read of each head, in the order of the rows of readings
@@ -44,6 +45,8 @@ NAMES = {  # what is read of each head, in the order of the rows of readings
     "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
 }
 SEQUENCES = 8  # most sequences of a batch of which rows are read exactly
+MAXIMA = ("keys", "logit", "logit_bound")  # of which processes take the largest; of others the mean
+OWN = "expected_position"  # a place in a sequence of this process: of such numbers there is no mean
 UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
 """Readings that moments say nothing about where scores are capped."""
 
@@ -180,3 +183,43 @@ def _popular_share(weights: Tensor, real: Tensor) -> Tensor:
     rows = real.sum(-1)
     shares = (weights * real[..., None]).sum(-2).amax(-1) / rows.clamp(min=1)
     return shares.sum(1) / (rows > 0).expand(1, shares.shape[1], -1, -1).sum(1)
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+def check_processes(found: list[Tensor], group: Any, device: torch.device) -> None:
+    """Raise in all processes of a group if one of them could not read, or reads other heads than the others."""
+    size = float(sum(each.numel() for each in found))
+    flags = torch.tensor([size, -size], device=device)
+    torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MIN, group=group)
+    least, most = float(flags[0]), -float(flags[1])
+    if least == 0:
+        raise DomainError("another process of the group could not read its attention: its own message says why")
+    if least != most:
+        raise DomainError("processes of the group read different heads; give the group of those that share all layers")
+
+
+def mean_of_processes(found: list[Tensor], group: Any) -> list[Tensor]:
+    """Readings of all rows of a batch that is spread over processes: two collectives, and the host waits for none.
+
+    A process that could not read gives nan throughout, and counts for nothing; so do heads without rows of two keys.
+    """
+    names = list(NAMES)
+    values = torch.cat([each.flatten(1) for each in found], dim=1)
+    counts = values[names.index("keys")]
+    there = counts >= 2  # a head of more keys that is nan is broken, and makes the mean nan
+    square = torch.tensor([name == "beta" for name in names], device=values.device)[:, None]  # a root mean square
+    sums = torch.cat([torch.where(there, torch.where(square, values.square(), values), 0.0), there[None].float()])
+    largest = torch.stack([values[names.index(name)] for name in MAXIMA])
+    largest = torch.where(there, largest, -torch.inf)
+    torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, group=group)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=group)
+    means = sums[:-1] / sums[-1]
+    means = torch.where(square, means.sqrt(), means)
+    for name, each in zip(MAXIMA, largest, strict=True):
+        means[names.index(name)] = torch.where(torch.isfinite(means[0]) | (name == "keys"), each, torch.nan)
+    means[names.index("keys")] = torch.where(sums[-1] > 0, means[names.index("keys")], 1.0)
+    means[names.index(OWN)] = values[names.index(OWN)]
+    parts = torch.split(means, [each[0].numel() for each in found], dim=1)
+    return [part.reshape(each.shape) for part, each in zip(parts, found, strict=True)]

@@ -26,6 +26,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 import xarray as xr
 
 from bulkedge.models.hooks.attention_hooks import (
@@ -37,10 +38,10 @@ from bulkedge.models.hooks.attention_hooks import (
     without_compiler,
 )
 from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
-from bulkedge.models.watching.measures import NAMES, readings
+from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes, readings
 from bulkedge.nn.patching.interface import unwrap
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import MODULE, PATH, Integers, Interval, takes
+from bulkedge.support.domains import MODULE, PATH, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError, RegimeWarning, StoreError, need
 from bulkedge.support.files import load_dataset, save_dataset, to_json
 
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TOGETHER = 2**26  # entries of queries and keys of which layers are read together; larger layers are read one by one
+UNSEEN = (
+    "Neither transformers' AttentionInterface nor torch.nn.MultiheadAttention, scaled_dot_product_attention or "
+    "flex_attention was called by a module with weights. Scores that a model multiplies out itself, and kernels of its "
+    "own, are not seen: let it call torch.nn.functional.scaled_dot_product_attention."
+)
 RESIDUAL = "measured minus predicted entropy of the rows that are read exactly (nats)"
 MEANS = "entropy", "expected_entropy", "predicted_entropy", "residual", "beta", "dimension", "likeness"
 LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular"
@@ -58,7 +64,7 @@ SHOWN |= {f"{name}_max": (name, "max") for name in LARGEST}
 
 
 @takes(model=MODULE)
-def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE) -> Watch:
+def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE, group: Any = None) -> Watch:
     """Watch the attention of a model while it trains.
 
     Use it as a context manager around the training loop. In every ``every``-th forward pass in training mode, the
@@ -70,8 +76,8 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     ----------
     model : torch.nn.Module
         A transformers model whose attention goes through the ``AttentionInterface`` (eager, sdpa or flash), any module
-        around one, or one with ``torch.nn.MultiheadAttention`` inside. Of a compiled model give what is called:
-        what ``torch.compile`` returned, not what it was given.
+        around one, or one that calls ``torch.nn.MultiheadAttention``, ``scaled_dot_product_attention`` or
+        ``flex_attention``. Of a compiled model, either what ``torch.compile`` returned or what it was given.
     every : int
         Steps from one reading to the next.
     rows : int
@@ -79,6 +85,10 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     rate : float
         Chance of a false alarm of a reading that jumps, in a hundred readings of all heads, if changes are as they were
         (:mod:`bulkedge.models.watching.alarms`).
+    group : torch.distributed.ProcessGroup or "world", optional
+        Processes that train the same layers on batches of their own: readings are then means over them (maxima of
+        logits), by two collectives in passes that are read and none in others. All of them have to watch. Without a
+        group each process reads its own batch, and nothing is exchanged.
 
     Returns
     -------
@@ -88,12 +98,13 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     Raises
     ------
     DomainError
-        At the end, if no attention was seen, or none that could be read. Forward passes are never broken.
+        By the first forward pass in training mode, if its attention cannot be read, with the reason; at the end, if
+        there was no such pass.
 
     Warns
     -----
     RegimeWarning
-        If a pass cannot be read, with the reason; the pass goes on, and its step is left out.
+        If a later pass cannot be read, with the reason; the pass goes on, and its step is left out.
 
     Examples
     --------
@@ -105,7 +116,20 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     True
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
-    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate))
+    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate), _group_of(group))
+
+
+def _group_of(group: Any) -> Any:
+    """The processes of a group; of those of ``"world"`` all."""
+    if group is None:
+        return None
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise DomainError(f"group = {shown(group)}: call torch.distributed.init_process_group first, or leave it out")
+    if isinstance(group, torch.distributed.ProcessGroup):
+        return group
+    if group != "world":
+        raise DomainError(f'group = {shown(group)} is neither a torch.distributed.ProcessGroup nor "world"')
+    return torch.distributed.group.WORLD
 
 
 class Watch:
@@ -118,8 +142,9 @@ class Watch:
         of steps before each pass, and only the first pass of a step is read then.
     """
 
-    def __init__(self, model: nn.Module, every: int, rows: int, rate: float) -> None:
+    def __init__(self, model: nn.Module, every: int, rows: int, rate: float, group: Any) -> None:
         self.step = 0
+        self._group, self._shapes = group, list[Any]()
         self._model, self._every, self._rows, self._rate = model, every, rows, rate
         self._stack, self._lock = ExitStack(), RLock()
         self._counting, self._last, self._passes, self._entered = True, -1, 0, False
@@ -162,24 +187,28 @@ class Watch:
         self.step, self._counting = Integers(0, 2**62).check("step", step), False
 
     @contextmanager
-    def _one_pass(self) -> Iterator[None]:
-        """A forward pass, which is read if its step is wanted."""
+    def _one_pass(self, called: nn.Module) -> Iterator[None]:
+        """A forward pass, which is read if its step is wanted; ``called`` may be what the model was compiled to."""
         step = self._wanted_step() if self._model.training else None
         if step is None:
             yield
             return
         one = _ReadPass(self._model, step, self._rows)
         with ExitStack() as stack:
-            if is_compiled(self._model):
+            if is_compiled(called):
                 stack.enter_context(without_compiler())
             stack.enter_context(observe(one))
             yield
         one.attempt(one.flush)
-        if one.error is not None:
-            self._fail(step, one.error)
-        elif one.layers:
+        if one.error is None and not one.layers:
+            one.error = DomainError(UNSEEN)
+        if self._group is not None:
+            self._take_means(one)
+        if one.error is None:
             with self._lock:
                 self._pending.append(one)
+        else:
+            self._fail(step, one.error)
 
     def _wanted_step(self) -> int | None:
         """The step of a pass that is to be read."""
@@ -192,22 +221,39 @@ class Watch:
             self._last = now
             return now
 
+    def _take_means(self, one: _ReadPass) -> None:
+        """Take means over the processes of the group; all of them take part, also those that could not read."""
+        device, found = next(self._model.parameters()).device, one.found
+        if not self._shapes:
+            try:
+                check_processes([] if one.error else found, self._group, device)
+            except DomainError as error:
+                one.error = one.error or error
+                return
+            self._shapes = [each.shape for each in found]
+        elif one.error is None and [each.shape for each in found] != self._shapes:
+            one.error = DomainError("other heads were read than in the first pass; a group has to read the same always")
+        if one.error is not None:
+            found = [torch.full(shape, torch.nan, device=device) for shape in self._shapes]
+            for each in found:
+                each[list(NAMES).index("keys")] = 0.0
+        one.found = mean_of_processes(found, self._group)
+
     def _fail(self, step: int, error: Exception) -> None:
         why = f"{type(error).__name__}: {error}"
+        if not self.seen:  # before a step of training is lost
+            name = type(self._model).__name__
+            raise DomainError(f"the attention of {name} could not be read in its first pass. {why}") from error
         if why != self._failed:
             self._failed = why
-            warnings.warn(f"step {step} of the watch was not read. {why}", RegimeWarning, stacklevel=6)
+            warnings.warn(f"step {step} of the watch was not read. {why}", RegimeWarning, stacklevel=7)
 
     def _check(self) -> None:
-        if self.seen:
-            return
-        why = (
-            self._failed or "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
-            if self._passes
-            else "it was not called in training mode; if a part of it, or what torch.compile made of it, is called by "
-            "itself, watch that"
-        )
-        raise DomainError(f"no attention of {type(self._model).__name__} was seen: {why}")
+        if not self.seen:
+            raise DomainError(
+                f"no attention of {type(self._model).__name__} was seen: it was not called in training mode; if a part "
+                "of it is called by itself, watch that"
+            )
 
     def _fetch(self) -> None:
         """Bring to the host what was read since the last time; the only place that waits for the device."""
