@@ -30,6 +30,7 @@ def run(residual, beta=1.0, **changes):
         "popular_uniform": np.full(shape, 1.0 if "popular_mass" in changes else 0.1),
         "likeness": np.full(shape, 0.2),
         "coupling": np.zeros(shape),
+        "future_mass": np.zeros(shape),
     }
     values |= changes
     data = {name: (("step", "layer", "head"), each) for name, each in values.items()}

@@ -48,6 +48,7 @@ def by_hand(layer, rows):
     # of a few tokens all keys are near their row, so that nothing is taken as Gaussian
     centre = torch.where(seen, scores, 0.0).sum(-1, keepdim=True) / count[..., None]
     variance = torch.where(seen, (scores - centre) ** 2, 0.0).sum(-1) / count
+    future = torch.ones(weights.shape[-2:]).triu(1) * (weights.shape[-2] == weights.shape[-1])
     outside = 1 - layer.attention().sum(-1)[..., some]
     return {
         "beta": mean(variance, real).sqrt(),
@@ -58,6 +59,7 @@ def by_hand(layer, rows):
         "uniform_entropy": mean(count[..., some].log(), chosen),
         "logit": largest.amax((0, 2, 3)),
         "first_mass": mean(weights[..., some, :].gather(-1, first)[..., 0], chosen),
+        "future_mass": mean((weights * future).sum(-1)[..., some], chosen),
         "outside_mass": mean(outside, chosen),
     }
 

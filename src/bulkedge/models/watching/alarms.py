@@ -29,6 +29,7 @@ BEYOND = 8.0  # multiples of freezing beyond which growth is called a runaway: t
 RATE, READINGS = 0.01, 100  # chance of a false jump in so many readings
 FIRST, RECENT = 8, 32  # changes that are needed before one is tested, and changes that make up a record, at most
 NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}  # no jump below: in nats, in log-odds, as a share
+LEAK, SAME = 1e-6, 1e-4  # of a row's attention, and of the length of keys: less is none, and the same
 LINES = 10  # of a summary
 
 Grade = Literal["note", "warning", "alarm"]
@@ -101,13 +102,23 @@ KINDS = {
         "{score:.2g} times the largest change so far.",
         "look at the batch: repeated or padded tokens that the mask does not hide",
     ),
+    "leak": _AlarmKind(
+        "alarm",
+        "its rows give {share:.1%} of their attention to later keys, which the model, or most of its layers, hides.",
+        "compare the mask with torch.ones(T, T).tril(); be.check_attention says which layers leak",
+    ),
+    "twins": _AlarmKind(
+        "warning",
+        "its keys are those of another head of the layer.",
+        "give each head its own slice of the projection; be.check_attention names the pairs",
+    ),
     "not finite": _AlarmKind(
         "alarm",
         "queries or keys have numbers that are not finite.",
         "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
     ),
 }
-LAYERS = ("runaway", "collapse", "alike", "copies")  # kinds that are said of a whole layer
+LAYERS = ("runaway", "collapse", "alike", "copies", "leak")  # kinds that are said of a whole layer
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,7 @@ class AlarmLog:
         self._recent = deque[Mapping[str, Real]](maxlen=RECENT + 2)
         self._medians: list[Real] = []  # of the spreads, (layers, 1)
         self._woken: Any = np.zeros((0, 0), dtype=bool)
+        self.declared: list[bool] = []  # whether the module of each layer says that it hides later keys
         self._found: dict[tuple[str, int, int | None], Alarm] = {}
         self._last: dict[tuple[str, int], int] = {}
 
@@ -223,6 +235,10 @@ class AlarmLog:
                 grade, words, remedy = KINDS[kind]
                 alarm = Alarm(self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy)
                 self._found[kind, layer, head] = alarm
+
+    def causal(self, layers: int) -> Any:
+        """Which layers say that they hide later keys, (layers, 1)."""
+        return np.array((self.declared + [False] * layers)[:layers], dtype=bool)[:, None]
 
     def now(self, name: str) -> Real:
         """A number of the last reading."""
@@ -296,6 +312,17 @@ def _runaway(log: AlarmLog) -> Findings:
     yield "runaway", (now >= BEYOND * limits) & grew, numbers
 
 
+def _bugs(log: AlarmLog) -> Findings:
+    """What :func:`bulkedge.models.check_attention` looks for, as far as one pass tells."""
+    future, own = log.now("future_mass"), log.now("key_distance")
+    leaks = np.max(np.nan_to_num(future), axis=1, keepdims=True)
+    hides = np.isfinite(future).any(axis=1, keepdims=True) & (leaks <= LEAK)
+    wanted = log.causal(len(future)) | (hides.sum() > len(future) / 2)
+    yield "leak", wanted & (leaks > LEAK), {"share": leaks}
+    awake = log.now("logit_bound") > 0  # keys or queries of zeros are alike at the start of some runs
+    yield "twins", (own < SAME) & awake, {"distance": own}
+
+
 def _collapse(log: AlarmLog) -> Findings:
     uniform = log.now("uniform_entropy")
     part = log.now("entropy") / np.where(uniform > 0, uniform, np.nan)
@@ -329,7 +356,7 @@ def _jumps(log: AlarmLog) -> Findings:
         yield kind, here, {"now": shown[-1], "before": shown[-2], "score": score}
 
 
-RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _jumps)
+RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _bugs, _jumps)
 
 
 def _median(values: Real) -> Real:

@@ -42,11 +42,14 @@ NAMES = {  # what is read of each head, in the order of the rows of readings
     "first_mass": "share of these rows' attention on the first key",
     "popular_mass": "share on the key that gets most, mean over sequences",
     "popular_uniform": "the same if the rows were uniform",
+    "future_mass": "share of these rows' attention on keys after their own; zero where the mask hides the future",
+    "key_distance": "from the keys of a head to the nearest ones of its layer, of their length; nan if all share keys",
     "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
 }
 SEQUENCES = 8  # most sequences of a batch of which rows are read exactly
 MAXIMA = ("keys", "logit", "logit_bound")  # of which processes take the largest; of others the mean
 OWN = "expected_position"  # a place in a sequence of this process: of such numbers there is no mean
+COMPARED = 16  # keys of each head that are compared with those of the others
 UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
 """Readings that moments say nothing about where scores are capped."""
 
@@ -67,7 +70,7 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
             nothing = torch.full_like(exact["entropy"], torch.nan)
             found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
             found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
-        found = exact | found | {"likeness": _likeness(layers, query, seen)}
+        found = exact | found | {"likeness": _likeness(layers, query, seen), "key_distance": _key_distance(query, key)}
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
 
@@ -75,6 +78,20 @@ def _stack(each: list[Tensor]) -> Tensor:
     """Arrays of several layers as one, in single precision."""
     found = each[0].detach()[None] if len(each) == 1 else torch.stack([one.detach() for one in each])
     return found.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _key_distance(query: Tensor, key: Tensor) -> Tensor:
+    """Distance of the first sequence's keys from the nearest of another head, of (layers, key heads, group) heads."""
+    # not by products: of equal keys they leave the square root of the rounding
+    some = key[:, 0, :, :: max(1, key.shape[-2] // COMPARED)]
+    group, heads = query.shape[3], key.shape[2]
+    if heads == 1:
+        return key.new_full((1, 1, 1), torch.nan).expand(key.shape[0], 1, group)
+    flat = some.flatten(2)
+    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
+    apart = apart + torch.eye(heads, device=key.device) * torch.finfo(torch.float32).max
+    nearest = apart.amin(-1) / torch.linalg.vector_norm(flat, dim=-1).clamp(min=1e-30)
+    return nearest[..., None].expand(-1, -1, group)
 
 
 def _likeness(layers: list[AttentionInputs], query: Tensor, seen: VisibleBlocks) -> Tensor:
@@ -144,6 +161,7 @@ def _exact(query: Tensor, key: Tensor, layers: list[AttentionInputs], rows: int)
         "uniform_entropy": counts.clamp(min=1).log().expand_as(mass),
         "logit_excess": largest - centre,
         "first_mass": mass,
+        "future_mass": _future_share(weights, some.chosen, first.visible),
         "outside_mass": _outside_share(scores, layers),
         "beta": spread.square(),
         "beta_mean": spread,
@@ -176,6 +194,14 @@ def _outside_share(scores: Tensor, layers: list[AttentionInputs]) -> Tensor:
         return torch.zeros_like(scores[..., 0])
     column = torch.stack(sinks).to(scores).reshape(len(layers), 1, *scores.shape[2:4], 1)
     return torch.sigmoid(column - scores.logsumexp(-1))
+
+
+def _future_share(weights: Tensor, chosen: Tensor, visible: Visibility) -> Tensor:
+    """Share of each row on later keys."""
+    if visible.rows != visible.keys or (visible.mask is None and visible.causal):
+        return torch.zeros_like(weights[..., 0])
+    later = torch.arange(visible.keys, device=weights.device) > chosen[:, None]
+    return (weights * later).sum(-1)
 
 
 def _popular_share(weights: Tensor, real: Tensor) -> Tensor:

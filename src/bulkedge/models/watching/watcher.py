@@ -263,7 +263,9 @@ class Watch:
             for each in pending:
                 numbers = [array for found in each.found for array in found.cpu().double().numpy().swapaxes(0, 1)]
                 for name in each.layers:
-                    self._layers.setdefault(name, len(self._layers))
+                    if name not in self._layers:
+                        self._layers[name] = len(self._layers)
+                        self._log.declared.append(name in each.causal)
                 self._heads = max(self._heads, *(one.shape[1] for one in numbers))
                 reading = np.full((len(NAMES), len(self._layers), self._heads), np.nan)
                 for name, one in zip(each.layers, numbers, strict=True):
@@ -483,6 +485,7 @@ class _ReadPass(ForwardPass):
         self.names |= ForwardPass(unwrap(model)).names  # as they are called without what stands around the model
         self.step, self._rows = step, rows
         self.layers: list[str] = []
+        self.causal: set[str] = set()  # of these, those that say that they hide later keys
         self.found: list[Tensor] = []
         self.error: Exception | None = None
         self._calls: Counter[str] = Counter()
@@ -512,6 +515,8 @@ class _ReadPass(ForwardPass):
         waiting = sum(each.entries for each, _ in self._queue)
         if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
             self.flush()
+        if layer.query.shape[2] == layer.key.shape[2] and getattr(layer.module, "is_causal", False) is True:
+            self.causal.add(layer.name)
         self._queue.append((layer, layer.versions))
 
     def flush(self) -> None:
