@@ -31,6 +31,7 @@ def run(residual, beta=1.0, **changes):
         "likeness": np.full(shape, 0.2),
         "coupling": np.zeros(shape),
         "future_mass": np.zeros(shape),
+        "update": np.full(shape, 0.001),
     }
     values |= changes
     data = {name: (("step", "layer", "head"), each) for name, each in values.items()}

@@ -7,9 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from small_models import MODELS, UNFUSED, build, padded  # noqa: E402
+from small_models import MODELS, UNFUSED, PlainGPT, build, padded  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 import bulkedge as be  # noqa: E402
 from bulkedge.nn import apply_patch, transform  # noqa: E402
@@ -17,42 +16,6 @@ from bulkedge.support.errors import DomainError  # noqa: E402
 
 WIDTH, TOKENS, WORDS = 32, 24, 50
 IDS = torch.arange(3 * TOKENS).view(3, TOKENS) * 7 % WORDS
-
-
-class Attention(nn.Module):
-    """As nanoGPT has it, with bugs on demand."""
-
-    def __init__(self, bug=""):
-        super().__init__()
-        self.qkv, self.proj, self.bug = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), bug
-
-    def forward(self, x):
-        q, k, v = (each.unflatten(-1, (4, 8)).transpose(1, 2) for each in self.qkv(x).split(WIDTH, dim=2))
-        tokens = x.shape[1]
-        if self.bug == "one ahead":
-            mask = torch.ones(tokens, tokens, dtype=torch.bool).tril(1)
-        elif self.bug == "added":  # zeros and ones, which are added to the scores and hide nothing
-            mask = torch.ones(tokens, tokens).tril()
-        else:
-            mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-        return self.proj(functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
-
-
-class GPT(nn.Module):
-    def __init__(self, *bugs):
-        super().__init__()
-        torch.manual_seed(0)
-        self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(64, WIDTH)
-        self.layers = nn.ModuleList([Attention(bug) for bug in bugs or ("", "", "")])
-        self.head, self.mixes, self.zero = nn.Linear(WIDTH, WORDS), False, False
-
-    def forward(self, idx):
-        x = self.token(idx) + self.place(torch.arange(idx.shape[1]) * (not self.zero))
-        if self.mixes:
-            x = x - x.mean(1, keepdim=True)  # a norm over tokens, which is none over features
-        for each in self.layers:
-            x = x + each(x)
-        return self.head(x)
 
 
 def kinds(found):
@@ -83,14 +46,14 @@ def test_batches_with_padding_give_none(name, side):
 
 
 def test_healthy_models_of_ones_own_have_none():
-    found = be.check_attention(GPT(), IDS)
+    found = be.check_attention(PlainGPT(), IDS)
     assert found.findings == ()
     assert found.causal
     assert found.untested.keys() == {"padding", "still"}
     with pytest.raises(DomainError, match="neither a tensor"):
-        be.check_attention(GPT(), [[1, 2]])
+        be.check_attention(PlainGPT(), [[1, 2]])
     with pytest.raises(DomainError, match="single token"):
-        be.check_attention(GPT(), torch.ones(1, 8, dtype=torch.long))
+        be.check_attention(PlainGPT(), torch.ones(1, 8, dtype=torch.long))
     with pytest.raises(DomainError, match="could be read"):
         be.check_attention(nn.Linear(3, 3), torch.ones(1, 4, 3))
 
@@ -100,7 +63,7 @@ def test_healthy_models_of_ones_own_have_none():
 def test_a_mask_that_leaks_is_found_in_its_layer(layer, bug):
     bugs = [""] * 3
     bugs[layer] = bug
-    (found,) = be.check_attention(GPT(*bugs), IDS).findings
+    (found,) = be.check_attention(PlainGPT(*bugs), IDS).findings
     assert (found.kind, found.modules) == ("future", (f"layers.{layer}",))
     assert found.number > 0.01
     assert "4 heads of 1 layers attend to later keys" in str(found)
@@ -108,7 +71,7 @@ def test_a_mask_that_leaks_is_found_in_its_layer(layer, bug):
 
 
 def test_a_leak_of_all_layers_is_found_where_the_model_is_said_to_be_causal():
-    model = GPT("one ahead", "one ahead")
+    model = PlainGPT("one ahead", "one ahead")
     assert be.check_attention(model, IDS, causal=True).findings[0].kind == "future"
     leaking, inputs = build("llama", factor=1)
 
@@ -121,7 +84,7 @@ def test_a_leak_of_all_layers_is_found_where_the_model_is_said_to_be_causal():
 
 
 def test_tokens_that_mix_outside_of_attention_are_found():
-    model = GPT()
+    model = PlainGPT()
     model.mixes = True
     (found,) = be.check_attention(model, IDS).findings
     assert found.kind == "future"
@@ -130,7 +93,7 @@ def test_tokens_that_mix_outside_of_attention_are_found():
 
 
 def test_positions_that_make_no_difference_are_found():
-    model = GPT()
+    model = PlainGPT()
     model.zero = True
     assert kinds(be.check_attention(model, IDS)) == ["positions"]
     for name in ("gpt2", "llama", "bert"):
@@ -155,20 +118,20 @@ def test_an_ignored_padding_mask_is_found(name):
 
 
 def test_tied_heads_and_layers_are_found():
-    model = GPT()
+    model = PlainGPT()
     weight, bias = model.layers[1].qkv.weight.data, model.layers[1].qkv.bias.data
     weight[WIDTH + 8 : WIDTH + 16], bias[WIDTH + 8 : WIDTH + 16] = weight[WIDTH : WIDTH + 8], bias[WIDTH : WIDTH + 8]
     (found,) = be.check_attention(model, IDS).findings
     assert (found.kind, found.modules) == ("twins", ("layers.1",))
     assert "key heads 0 and 1" in found.words
-    model = GPT()
+    model = PlainGPT()
     model.layers[2].qkv = model.layers[0].qkv
     (found,) = be.check_attention(model, IDS).findings
     assert (found.kind, found.modules) == ("twins", ("layers.0", "layers.2"))
 
 
 def test_heads_that_never_move_need_two_states():
-    model = GPT()
+    model = PlainGPT()
     before = copy.deepcopy(model)
     with torch.no_grad():
         model.layers[0].qkv.weight += 0.01
@@ -200,7 +163,7 @@ def test_models_of_two_parts_are_tested_by_their_decoder(name):
 
 @pytest.mark.parametrize("bugs", [("", "", "one ahead"), ("", "", "")])
 def test_a_watch_finds_the_cheap_ones(bugs):
-    model = GPT(*bugs)
+    model = PlainGPT(*bugs)
     if not any(bugs):
         weight, bias = model.layers[1].qkv.weight.data, model.layers[1].qkv.bias.data
         weight[WIDTH + 8 : WIDTH + 16] = weight[WIDTH : WIDTH + 8]

@@ -29,6 +29,7 @@ BEYOND = 8.0  # multiples of freezing beyond which growth is called a runaway: t
 RATE, READINGS = 0.01, 100  # chance of a false jump in so many readings
 FIRST, RECENT = 8, 32  # changes that are needed before one is tested, and changes that make up a record, at most
 NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}  # no jump below: in nats, in log-odds, as a share
+HASTY = 0.08  # nats by which a step may change the scores of a row, in two readings: benchmarks/watch_alarms.py
 LEAK, SAME = 1e-6, 1e-4  # of a row's attention, and of the length of keys: less is none, and the same
 LINES = 10  # of a summary
 
@@ -101,6 +102,12 @@ KINDS = {
         "{now:.0%} of the power of its values is the same for all tokens, {before:.0%} one reading before: "
         "{score:.2g} times the largest change so far.",
         "look at the batch: repeated or padded tokens that the mask does not hide",
+    ),
+    "hasty": _AlarmKind(
+        "alarm",
+        "a step of the optimiser changes its scores by {turn:.2g} nats, counted up to freezing, after {before:.2g} one "
+        "reading before.",
+        "a smaller learning rate, at least of queries and keys, or a warm-up; QK-norm if their weights grow",
     ),
     "leak": _AlarmKind(
         "alarm",
@@ -312,6 +319,15 @@ def _runaway(log: AlarmLog) -> Findings:
     yield "runaway", (now >= BEYOND * limits) & grew, numbers
 
 
+def _hasty(log: AlarmLog) -> Findings:
+    """Said of heads whose scores are changed by single steps so much that the loss will follow."""
+    if len(log.steps) > 1:
+        beta, update = log.recent("beta", 2), log.recent("update", 2)
+        # scores that are frozen anyway do not notice what a small part of their spread changes
+        turn = update * np.minimum(beta, log.freezing)
+        yield "hasty", (turn > HASTY).all(axis=0), {"turn": turn[-1], "before": turn[-2]}
+
+
 def _bugs(log: AlarmLog) -> Findings:
     """What :func:`bulkedge.models.check_attention` looks for, as far as one pass tells."""
     future, own = log.now("future_mass"), log.now("key_distance")
@@ -356,7 +372,7 @@ def _jumps(log: AlarmLog) -> Findings:
         yield kind, here, {"now": shown[-1], "before": shown[-2], "score": score}
 
 
-RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _bugs, _jumps)
+RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _hasty, _bugs, _jumps)
 
 
 def _median(values: Real) -> Real:

@@ -45,6 +45,7 @@ NAMES = {  # what is read of each head, in the order of the rows of readings
     "future_mass": "share of these rows' attention on keys after their own; zero where the mask hides the future",
     "key_distance": "from the keys of a head to the nearest ones of its layer, of their length; nan if all share keys",
     "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
+    "update": "length of the last step's change of W_Q W_K', relative to its own; nan where no step or map was seen",
 }
 SEQUENCES = 8  # most sequences of a batch of which rows are read exactly
 MAXIMA = ("keys", "logit", "logit_bound")  # of which processes take the largest; of others the mean
@@ -71,6 +72,7 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
             found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
             found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
         found = exact | found | {"likeness": _likeness(layers, query, seen), "key_distance": _key_distance(query, key)}
+        found["update"] = torch.full_like(exact["entropy"], torch.nan)  # who knows the weights writes it
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
 

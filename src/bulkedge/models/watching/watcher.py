@@ -39,9 +39,10 @@ from bulkedge.models.hooks.attention_hooks import (
 )
 from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
 from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes, readings
+from bulkedge.models.watching.updates import SPECTRA, ProjectionFinder, Projections, UpdateTracker
 from bulkedge.nn.patching.interface import unwrap
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import MODULE, PATH, Integers, Interval, shown, takes
+from bulkedge.support.domains import FLAG, MODULE, PATH, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError, RegimeWarning, StoreError, need
 from bulkedge.support.files import load_dataset, save_dataset, to_json
 
@@ -63,8 +64,10 @@ SHOWN |= {f"{name}_max": (name, "max") for name in LARGEST}
 """Metrics of a layer: what they are called, of which reading they are, and what is taken over its heads."""
 
 
-@takes(model=MODULE)
-def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE, group: Any = None) -> Watch:
+@takes(model=MODULE, updates=FLAG)
+def watch(  # noqa: PLR0913
+    model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE, group: Any = None, updates: bool = False
+) -> Watch:
     """Watch the attention of a model while it trains.
 
     Use it as a context manager around the training loop. In every ``every``-th forward pass in training mode, the
@@ -89,6 +92,9 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
         Processes that train the same layers on batches of their own: readings are then means over them (maxima of
         logits), by two collectives in passes that are read and none in others. All of them have to watch. Without a
         group each process reads its own batch, and nothing is exchanged.
+    updates : bool
+        Whether spectra of what the weights of queries and keys did since the last reading are compared with those of
+        random updates (:mod:`bulkedge.models.watching.updates`).
 
     Returns
     -------
@@ -116,7 +122,7 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     True
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
-    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate), _group_of(group))
+    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate), _group_of(group), updates=updates)
 
 
 def _group_of(group: Any) -> Any:
@@ -142,7 +148,9 @@ class Watch:
         of steps before each pass, and only the first pass of a step is read then.
     """
 
-    def __init__(self, model: nn.Module, every: int, rows: int, rate: float, group: Any) -> None:
+    def __init__(  # noqa: PLR0913
+        self, model: nn.Module, every: int, rows: int, rate: float, group: Any, *, updates: bool
+    ) -> None:
         self.step = 0
         self._group, self._shapes = group, list[Any]()
         self._model, self._every, self._rows, self._rate = model, every, rows, rate
@@ -153,6 +161,8 @@ class Watch:
         self._read: dict[int, Real] = {}
         self._newest: dict[str, Real] = {}
         self._log, self._failed = AlarmLog(rate), ""
+        self._tracker = UpdateTracker(every, spectra=updates)
+        self._spectra: dict[int, dict[str, dict[str, Real]]] = {}
 
     def __repr__(self) -> str:
         readings = len({*self._read, *(each.step for each in self._pending)})
@@ -189,11 +199,13 @@ class Watch:
     @contextmanager
     def _one_pass(self, called: nn.Module) -> Iterator[None]:
         """A forward pass, which is read if its step is wanted; ``called`` may be what the model was compiled to."""
-        step = self._wanted_step() if self._model.training else None
-        if step is None:
+        step, wanted = self._next_step() if self._model.training else (0, False)
+        if not wanted:
+            if self._model.training:
+                self._tracker.keep(step)
             yield
             return
-        one = _ReadPass(self._model, step, self._rows)
+        one = _ReadPass(self._model, step, self._rows, None if self._tracker.projections else ProjectionFinder())
         with ExitStack() as stack:
             if is_compiled(called):
                 stack.enter_context(without_compiler())
@@ -202,6 +214,7 @@ class Watch:
         one.attempt(one.flush)
         if one.error is None and not one.layers:
             one.error = DomainError(UNSEEN)
+        one.attempt(lambda: self._read_updates(one))
         if self._group is not None:
             self._take_means(one)
         if one.error is None:
@@ -210,16 +223,33 @@ class Watch:
         else:
             self._fail(step, one.error)
 
-    def _wanted_step(self) -> int | None:
-        """The step of a pass that is to be read."""
+    def _next_step(self) -> tuple[int, bool]:
+        """The step of a pass, and whether it is to be read."""
         with self._lock:
             now, self._passes = self.step, self._passes + 1
             if self._counting:
                 self.step += 1
             if now % self._every or now == self._last:
-                return None
+                return now, False
             self._last = now
-            return now
+            return now, True
+
+    def _read_updates(self, one: _ReadPass) -> None:
+        """Write into what was read how far the last step moved the weights."""
+        with self._lock:
+            self._tracker.projections |= one.projections
+            updates = self._tracker.read(one.step)
+            self._tracker.keep(one.step)
+        row, names = list(NAMES).index("update"), iter(one.layers)
+        for found in one.found:
+            for layer in range(found.shape[1]):
+                mine = updates.get(next(names), {})
+                if "update" in mine:
+                    found[row, layer] = mine["update"]
+        spectra = {name: each for name, each in updates.items() if SPECTRA.keys() <= each.keys()}
+        self._spectra[one.step] = {
+            name: {kind: each[kind].cpu().numpy() for kind in SPECTRA} for name, each in spectra.items()
+        }
 
     def _take_means(self, one: _ReadPass) -> None:
         """Take means over the processes of the group; all of them take part, also those that could not read."""
@@ -298,7 +328,19 @@ class Watch:
             },
             attrs={"model": type(self._model).__name__, "every": self._every, "rate": self._rate},
         )
+        if self._tracker.spectra:
+            data = data.assign(self._update_spectra(steps, layers))
         return data.assign(residual=(data.entropy - data.predicted_entropy).assign_attrs(long_name=RESIDUAL))
+
+    def _update_spectra(self, steps: list[int], layers: list[str]) -> dict[str, Any]:
+        """Spectra of the updates before each reading, as variables of :attr:`data`."""
+        values = np.full((len(SPECTRA), len(steps), len(layers), self._heads), np.nan)
+        for n, step in enumerate(steps):
+            for name, found in self._spectra.get(step, {}).items():
+                for row, kind in enumerate(SPECTRA):
+                    values[row, n, layers.index(name), : len(found[kind])] = found[kind]
+        dims = ("step", "layer", "head")
+        return {name: (dims, values[n], {"long_name": words}) for n, (name, words) in enumerate(SPECTRA.items())}
 
     @property
     def table(self) -> pd.DataFrame:
@@ -480,8 +522,9 @@ def load_watch(path: str | Path) -> xr.Dataset:
 class _ReadPass(ForwardPass):
     """One pass of a model that is watched: layers wait until those that fit together are read."""
 
-    def __init__(self, model: nn.Module, step: int, rows: int) -> None:
+    def __init__(self, model: nn.Module, step: int, rows: int, finder: ProjectionFinder | None) -> None:
         super().__init__(model)
+        self._finder, self.projections = finder, dict[str, Projections]()
         self.names |= ForwardPass(unwrap(model)).names  # as they are called without what stands around the model
         self.step, self._rows = step, rows
         self.layers: list[str] = []
@@ -500,6 +543,13 @@ class _ReadPass(ForwardPass):
                 self.error = error
                 self._queue.clear()
 
+    def around(self, run: Callable[[], Any], module: nn.Module, arguments: tuple[Any, ...], named: Any) -> Any:
+        """Run a module, and note what it gave while it is not known which ones make queries and keys."""
+        answer = super().around(run, module, arguments, named)
+        if self._finder is not None:
+            self._finder.note(module, answer)
+        return answer
+
     def read(self, make: Callable[[], AttentionInputs]) -> None:
         """Make out what an attention was called with."""
         self.attempt(lambda: super(_ReadPass, self).read(make))
@@ -512,6 +562,9 @@ class _ReadPass(ForwardPass):
         self._calls[layer.name] += 1
         if self._calls[layer.name] > 1:
             layer = layer._replace(name=f"{layer.name}#{self._calls[layer.name]}")
+        maps = None if self._finder is None else self._finder.find(layer)
+        if maps is not None and self._calls[layer.name] == 1:
+            self.projections[layer.name] = maps
         waiting = sum(each.entries for each, _ in self._queue)
         if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
             self.flush()
