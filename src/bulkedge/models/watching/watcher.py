@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
@@ -38,12 +36,13 @@ from bulkedge.models.hooks.attention_hooks import (
     without_compiler,
 )
 from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
+from bulkedge.models.watching.callbacks import LightningMetrics, metric_logger, transformers_callback
 from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes, readings
 from bulkedge.models.watching.updates import SPECTRA, ProjectionFinder, Projections, UpdateTracker
 from bulkedge.nn.patching.interface import unwrap
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FLAG, MODULE, PATH, Integers, Interval, shown, takes
-from bulkedge.support.errors import DomainError, RegimeWarning, StoreError, need
+from bulkedge.support.errors import DomainError, RegimeWarning, StoreError
 from bulkedge.support.files import load_dataset, save_dataset, to_json
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ UNSEEN = (
 )
 RESIDUAL = "measured minus predicted entropy of the rows that are read exactly (nats)"
 MEANS = "entropy", "expected_entropy", "predicted_entropy", "residual", "beta", "dimension", "likeness"
-LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular"
+LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular", "update", "future_mass"
 SHOWN = {name: (name, "mean") for name in MEANS} | {"logit_bound": ("logit_bound", "max")}
 SHOWN |= {f"{name}_max": (name, "max") for name in LARGEST}
 """Metrics of a layer: what they are called, of which reading they are, and what is taken over its heads."""
@@ -163,10 +162,10 @@ class Watch:
         self._log, self._failed = AlarmLog(rate), ""
         self._tracker = UpdateTracker(every, spectra=updates)
         self._spectra: dict[int, dict[str, dict[str, Real]]] = {}
+        self._told: tuple[Alarm, ...] = ()
 
     def __repr__(self) -> str:
-        readings = len({*self._read, *(each.step for each in self._pending)})
-        return f"<Watch of {type(self._model).__name__}: {readings} readings in {self._passes} passes>"
+        return f"<Watch of {type(self._model).__name__}: {self.readings} readings in {self._passes} passes>"
 
     def __enter__(self) -> Self:
         if self._entered:
@@ -180,6 +179,11 @@ class Watch:
         self._stack.close()
         if kind is None:
             self._check()
+
+    @property
+    def readings(self) -> int:
+        """Number of steps that were read."""
+        return len({*self._read, *(each.step for each in self._pending)})
 
     @property
     def seen(self) -> bool:
@@ -300,12 +304,95 @@ class Watch:
                 reading = np.full((len(NAMES), len(self._layers), self._heads), np.nan)
                 for name, one in zip(each.layers, numbers, strict=True):
                     reading[:, self._layers[name], : one.shape[1]] = one
-                self._read[each.step] = reading
-                self._newest = dict(zip(NAMES, reading, strict=True))
-                for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
-                    self._newest[name][self._newest["keys"] < 2] = np.nan
-                self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
-                self._log.add(each.step, self._newest)
+                self._add(each.step, reading)
+
+    def _add(self, step: int, reading: Real) -> None:
+        """Take in what was read, (names, layers, heads)."""
+        self._read[step] = reading
+        self._newest = dict(zip(NAMES, reading.copy(), strict=True))
+        for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
+            self._newest[name][self._newest["keys"] < 2] = np.nan
+        self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
+        self._log.add(step, self._newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All readings as tensors and lists, for a checkpoint of the run.
+
+        Returns
+        -------
+        dict of str to object
+            For :meth:`load_state_dict`.
+        """
+        data = self.data
+        names = [*NAMES, *(SPECTRA if self._tracker.spectra else ())]
+        return {
+            "names": names,
+            "layers": data["module"].to_numpy().tolist(),
+            "causal": list(self._log.declared),
+            "steps": data["step"].to_numpy().tolist(),
+            "values": torch.tensor(np.stack([data[name].to_numpy() for name in names])),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int | None = None) -> None:
+        """Go on with the readings of an earlier part of the run; alarms are found again from them.
+
+        Parameters
+        ----------
+        state : mapping of str to object
+            What :meth:`state_dict` returned.
+        step : int, optional
+            Step at which the run goes on: readings from there on, of steps that are done again, are left out. Steps
+            are counted from there; after the last reading unless given.
+
+        Raises
+        ------
+        DomainError
+            If this watch has read something already, or the state is of another version.
+        """
+        if self.seen:
+            raise DomainError("this watch has readings already: load those of the earlier part before the first pass")
+        if [each for each in state["names"] if each not in SPECTRA] != list(NAMES):
+            raise DomainError("these readings are of another version of bulkedge: train on with the one that made them")
+        values = np.asarray(state["values"], dtype=float)
+        self._layers, self._heads = {name: n for n, name in enumerate(state["layers"])}, values.shape[-1]
+        self._log.declared.extend(state["causal"])
+        for n, each in enumerate(state["steps"]):
+            if step is not None and each >= step:
+                break
+            self._add(each, values[: len(NAMES), n].copy())
+            if len(values) > len(NAMES):
+                self._spectra[each] = {
+                    name: dict(zip(SPECTRA, values[len(NAMES) :, n, layer], strict=True))
+                    for name, layer in self._layers.items()
+                }
+        if step is not None or self._read:
+            self.step = max(self._read) + 1 if step is None else Integers(0, 2**62).check("step", step)
+
+    def resume(self, path: str | Path, step: int | None = None) -> None:
+        """Go on with the readings that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where they are.
+        step : int, optional
+            As for :meth:`load_state_dict`.
+        """
+        data = load_watch(path)
+        names = [*NAMES, *(each for each in SPECTRA if each in data)]
+        missing = [name for name in names if name not in data]
+        if missing:
+            raise StoreError(f"{path} is of another version of bulkedge: it has no {missing[0]}")
+        self.load_state_dict(
+            {
+                "names": names,
+                "layers": data["module"].to_numpy().tolist(),
+                "causal": [bool(each) for each in data.attrs["causal"]],
+                "steps": data["step"].to_numpy().tolist(),
+                "values": np.stack([data[name].to_numpy() for name in names]),
+            },
+            step,
+        )
 
     @property
     def data(self) -> xr.Dataset:
@@ -397,54 +484,43 @@ class Watch:
         transformers.TrainerCallback
             For ``Trainer(callbacks=[...])``.
         """
-        need("the callback", "transformers")
-        from transformers import TrainerCallback
-
-        watched = self
-        base: Any = TrainerCallback
-
-        class TransformersMetrics(base):  # type: ignore[misc]
-            """Adds keys at logging, and nothing else."""
-
-            def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
-                watched.at(state.global_step)
-
-            def on_log(self, _arguments: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-                if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
-                    return
-                found = watched.metrics()
-                logs.update(found)
-                if state.log_history:
-                    state.log_history[-1].update(found)
-
-        return TransformersMetrics()
+        return transformers_callback(self)
 
     def lightning(self) -> Any:
         """A callback for Lightning's Trainer that logs :meth:`metrics` as often as that logs.
 
-        The watch goes by the Trainer's steps, so that batches that accumulate gradients count once.
+        The watch goes by the Trainer's steps, so that batches that accumulate gradients count once. Checkpoints have
+        the readings, and a run that goes on from one goes on with them.
 
         Returns
         -------
-        lightning.pytorch.Callback
-            For ``Trainer(callbacks=[...])``.
+        LightningMetrics
+            For ``Trainer(callbacks=[...])``. It has the hooks of a callback, and Lightning is not imported.
         """
-        names = ("lightning.pytorch", "pytorch_lightning")
-        name = next((each for each in names if find_spec(each.partition(".")[0]) is not None), None)
-        watched = self
-        base: Any = object if name is None else import_module(name).Callback
+        return LightningMetrics(self)
 
-        class LightningMetrics(base):  # type: ignore[misc]
-            """Logs keys in training, and nothing else."""
+    def logger(self, send: Callable[..., Any]) -> Callable[[int], bool]:
+        """A function for plain loops, to be called with the number of each step when it is done.
 
-            def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-                watched.at(trainer.global_step)
+        Parameters
+        ----------
+        send : callable
+            Called as ``send(metrics, step=step)`` after each new reading: ``wandb.log`` and ``mlflow.log_metrics`` as
+            they are.
 
-            def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-                if watched.seen and trainer.global_step % trainer.log_every_n_steps == 0:
-                    module.log_dict(watched.metrics())
+        Returns
+        -------
+        callable
+            It says whether there was a new reading.
+        """
+        return metric_logger(self, send)
 
-        return LightningMetrics()
+    def new_alarms(self) -> tuple[Alarm, ...]:
+        """The alarms that were not here when this was asked last."""
+        found = self.alarms
+        new = tuple(each for each in found if each not in self._told)
+        self._told = found
+        return new
 
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, before those that report to trackers.
@@ -482,7 +558,8 @@ class Watch:
             The folder.
         """
         path = Path(path)
-        save_dataset(self.data.assign_attrs(alarms=to_json([asdict(each) for each in self.alarms])), path)
+        alarms, causal = to_json([asdict(each) for each in self.alarms]), [int(each) for each in self._log.declared]
+        save_dataset(self.data.assign_attrs(alarms=alarms, causal=causal), path)
         return path
 
 
