@@ -243,7 +243,7 @@ def test_the_host_waits_for_nothing(monkeypatch):
                 shown.append(plain(*arguments))
             return shown[-1]
 
-        monkeypatch.setattr("bulkedge.models.watching.watcher.readings", strict)
+        monkeypatch.setattr("bulkedge.models.watching.read_pass.readings", strict)
         model(**inputs)
     assert [each.shape[1] for each in shown] == [3]  # all layers together
     assert watched.data.sizes["layer"] == 3

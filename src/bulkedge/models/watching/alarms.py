@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.special import betaincinv
 
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.arrays import Real
@@ -65,7 +66,7 @@ KINDS = {
         "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
     ),
     "collapse": _AlarmKind(
-        "alarm",
+        "warning",
         "no head of the layer has more than {share:.2g} of the entropy of uniform rows.",
         "QK-norm, a smaller learning rate, or a longer warm-up",
     ),
@@ -125,6 +126,19 @@ KINDS = {
         "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
     ),
 }
+# how many of the healthy runs of benchmarks/watch_alarms.py raised each kind
+HEALTHY_RUNS = 90
+RAISED = {
+    "hasty": 0,
+    "runaway": 0,
+    "alike": 0,
+    "dead": 0,
+    "drift": 0,
+    "sink": 0,
+    "copies": 0,
+    "frozen": 5,
+    "collapse": 5,
+}
 LAYERS = ("runaway", "collapse", "alike", "copies", "leak")  # kinds that are said of a whole layer
 
 
@@ -151,6 +165,9 @@ class Alarm:
         The same as a sentence.
     remedy : str
         What helps.
+    confidence : float or None
+        One minus the share of healthy runs that raise this kind, at most: the upper bound of 95 % from the runs of
+        docs/watch.md. None for notes, and for what is no matter of chance.
     """
 
     step: int
@@ -161,10 +178,12 @@ class Alarm:
     numbers: Mapping[str, float]
     words: str
     remedy: str
+    confidence: float | None = None
 
     def __str__(self) -> str:
         place = f"layer {self.layer}" if self.head is None else f"layer {self.layer}, head {self.head}"
-        return f"step {self.step}, {place}: {self.kind} ({self.grade}). {self.words} Remedy: {self.remedy}."
+        sure = "" if self.confidence is None else f", confidence {self.confidence:.0%}"
+        return f"step {self.step}, {place}: {self.kind} ({self.grade}{sure}). {self.words} Remedy: {self.remedy}."
 
 
 class AlarmGroup(NamedTuple):
@@ -240,7 +259,9 @@ class AlarmLog:
             if (kind, layer, head) not in self._found:
                 own = {name: float(each[layer, column]) for name, each in numbers.items()}
                 grade, words, remedy = KINDS[kind]
-                alarm = Alarm(self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy)
+                alarm = Alarm(
+                    self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy, confidence(kind)
+                )
                 self._found[kind, layer, head] = alarm
 
     def causal(self, layers: int) -> Any:
@@ -265,6 +286,13 @@ class AlarmLog:
         """Which heads were awake :data:`FIRST` readings ago, or before."""
         self._woken = _pad(self._woken, awake.shape, fill=False) | awake
         return self._woken
+
+
+def confidence(kind: str) -> float | None:
+    """One minus the upper bound of 95 % (Clopper and Pearson) of the share of healthy runs that raise a kind."""
+    if kind not in RAISED:
+        return None
+    return float(1 - betaincinv(RAISED[kind] + 1, HEALTHY_RUNS - RAISED[kind], 0.95))
 
 
 def summarise(groups: tuple[AlarmGroup, ...]) -> str:

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -28,8 +27,6 @@ import torch
 import xarray as xr
 
 from bulkedge.models.hooks.attention_hooks import (
-    AttentionInputs,
-    ForwardPass,
     during_calls,
     is_compiled,
     observe,
@@ -37,9 +34,9 @@ from bulkedge.models.hooks.attention_hooks import (
 )
 from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
 from bulkedge.models.watching.callbacks import LightningMetrics, metric_logger, transformers_callback
-from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes, readings
-from bulkedge.models.watching.updates import SPECTRA, ProjectionFinder, Projections, UpdateTracker
-from bulkedge.nn.patching.interface import unwrap
+from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes
+from bulkedge.models.watching.read_pass import ReadPass
+from bulkedge.models.watching.updates import SPECTRA, ProjectionFinder, UpdateTracker
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import FLAG, MODULE, PATH, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError, RegimeWarning, StoreError
@@ -47,9 +44,8 @@ from bulkedge.support.files import load_dataset, save_dataset, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor, nn
+    from torch import nn
 
-TOGETHER = 2**26  # entries of queries and keys of which layers are read together; larger layers are read one by one
 UNSEEN = (
     "Neither transformers' AttentionInterface nor torch.nn.MultiheadAttention, scaled_dot_product_attention or "
     "flex_attention was called by a module with weights. Scores that a model multiplies out itself, and kernels of its "
@@ -155,7 +151,7 @@ class Watch:
         self._model, self._every, self._rows, self._rate = model, every, rows, rate
         self._stack, self._lock = ExitStack(), RLock()
         self._counting, self._last, self._passes, self._entered = True, -1, 0, False
-        self._pending: list[_ReadPass] = []
+        self._pending: list[ReadPass] = []
         self._layers, self._heads = dict[str, int](), 0
         self._read: dict[int, Real] = {}
         self._newest: dict[str, Real] = {}
@@ -209,7 +205,7 @@ class Watch:
                 self._tracker.keep(step)
             yield
             return
-        one = _ReadPass(self._model, step, self._rows, None if self._tracker.projections else ProjectionFinder())
+        one = ReadPass(self._model, step, self._rows, None if self._tracker.projections else ProjectionFinder())
         with ExitStack() as stack:
             if is_compiled(called):
                 stack.enter_context(without_compiler())
@@ -238,7 +234,7 @@ class Watch:
             self._last = now
             return now, True
 
-    def _read_updates(self, one: _ReadPass) -> None:
+    def _read_updates(self, one: ReadPass) -> None:
         """Write into what was read how far the last step moved the weights."""
         with self._lock:
             self._tracker.projections |= one.projections
@@ -255,7 +251,7 @@ class Watch:
             name: {kind: each[kind].cpu().numpy() for kind in SPECTRA} for name, each in spectra.items()
         }
 
-    def _take_means(self, one: _ReadPass) -> None:
+    def _take_means(self, one: ReadPass) -> None:
         """Take means over the processes of the group; all of them take part, also those that could not read."""
         device, found = next(self._model.parameters()).device, one.found
         if not self._shapes:
@@ -594,68 +590,3 @@ def load_watch(path: str | Path) -> xr.Dataset:
     if "alarms" not in data.attrs:
         raise StoreError(f"{path} is not what Watch.save wrote: it has no alarms")
     return data
-
-
-class _ReadPass(ForwardPass):
-    """One pass of a model that is watched: layers wait until those that fit together are read."""
-
-    def __init__(self, model: nn.Module, step: int, rows: int, finder: ProjectionFinder | None) -> None:
-        super().__init__(model)
-        self._finder, self.projections = finder, dict[str, Projections]()
-        self.names |= ForwardPass(unwrap(model)).names  # as they are called without what stands around the model
-        self.step, self._rows = step, rows
-        self.layers: list[str] = []
-        self.causal: set[str] = set()  # of these, those that say that they hide later keys
-        self.found: list[Tensor] = []
-        self.error: Exception | None = None
-        self._calls: Counter[str] = Counter()
-        self._queue: list[tuple[AttentionInputs, list[int]]] = []
-
-    def attempt(self, work: Callable[[], object]) -> None:
-        """Do a part of the reading; what goes wrong is kept, because the model is not to stop for it."""
-        if self.error is None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - whatever it is
-                self.error = error
-                self._queue.clear()
-
-    def around(self, run: Callable[[], Any], module: nn.Module, arguments: tuple[Any, ...], named: Any) -> Any:
-        """Run a module, and note what it gave while it is not known which ones make queries and keys."""
-        answer = super().around(run, module, arguments, named)
-        if self._finder is not None:
-            self._finder.note(module, answer)
-        return answer
-
-    def read(self, make: Callable[[], AttentionInputs]) -> None:
-        """Make out what an attention was called with."""
-        self.attempt(lambda: super(_ReadPass, self).read(make))
-
-    def attend(self, found: AttentionInputs) -> None:
-        """Let a layer wait for those that fit."""
-        # matrices are not to be held until layers are read
-        layer = found._replace(name=found.name.replace("_orig_mod.", ""), weights=None)
-        # a module that is called again in the same pass, as shared layers are, is a layer of its own
-        self._calls[layer.name] += 1
-        if self._calls[layer.name] > 1:
-            layer = layer._replace(name=f"{layer.name}#{self._calls[layer.name]}")
-        maps = None if self._finder is None else self._finder.find(layer)
-        if maps is not None and self._calls[layer.name] == 1:
-            self.projections[layer.name] = maps
-        waiting = sum(each.entries for each, _ in self._queue)
-        if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
-            self.flush()
-        if layer.query.shape[2] == layer.key.shape[2] and getattr(layer.module, "is_causal", False) is True:
-            self.causal.add(layer.name)
-        self._queue.append((layer, layer.versions))
-
-    def flush(self) -> None:
-        """Read the layers that wait; their queries and keys are let go."""
-        queue, self._queue = self._queue, []
-        if not queue:
-            return
-        for layer, versions in queue:
-            if versions != layer.versions:
-                raise DomainError(f"queries or keys of {layer.name} were changed in place before they could be read")
-        self.found.append(readings([layer for layer, _ in queue], self._rows))
-        self.layers.extend(layer.name for layer, _ in queue)
