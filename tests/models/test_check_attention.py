@@ -66,7 +66,7 @@ def test_a_mask_that_leaks_is_found_in_its_layer(layer, bug):
     (found,) = be.check_attention(PlainGPT(*bugs), IDS).findings
     assert (found.kind, found.modules) == ("future", (f"layers.{layer}",))
     assert found.number > 0.01
-    assert "4 heads of 1 layers attend to later keys" in str(found)
+    assert "4 heads of one layer attend to later keys" in str(found)
     assert "Remedy: compare the mask" in str(found)
 
 

@@ -1,6 +1,6 @@
 """What the readings of a run say in words: scores that run away, entropies that collapse, heads that died or jumped.
 
-docs/watch.md has a table of the kinds and the reasons for their levels. A kind is reported once for a head, or for a
+docs/alarms.md has a table of the kinds and the reasons for their levels. A kind is reported once for a head, or for a
 layer. Rules look at the last :data:`RECENT` readings and at running totals, so that a reading costs the same however
 long the run is.
 
@@ -167,7 +167,7 @@ class Alarm:
         What helps.
     confidence : float or None
         One minus the share of healthy runs that raise this kind, at most: the upper bound of 95 % from the runs of
-        docs/watch.md. None for notes, and for what is no matter of chance.
+        docs/alarms.md. None for notes, and for what is no matter of chance.
     """
 
     step: int

@@ -287,7 +287,8 @@ class _Trial:
         if leaks:
             share = max(float(each.max()) for each in leaks.values())
             count = sum(int((each > SHARE).sum()) for each in leaks.values())
-            words = f"{count} heads of {len(leaks)} layers attend to later keys, with up to {share:.1%} of a row"
+            places = "one layer" if len(leaks) == 1 else f"{len(leaks)} layers"
+            words = f"{count} heads of {places} attend to later keys, with up to {share:.1%} of a row"
             yield Finding("future", tuple(leaks), share, words, KINDS["future"])
             return
         tokens = self.plain.layers[0].query.shape[2]
