@@ -398,7 +398,10 @@ FOR = {
     "embedding_table": {"name": lambda: next(iter(be.models.TABLES))},
     "sample_text": {"name": lambda: next(iter(be.models.TEXTS))},
     "probe": {"model": decoder, "tokens": lambda: 16, "prompts": lambda: 1},
-    "watch": {"rows": lambda: 4, "rate": lambda: 0.1},
+    "watch": {"rows": lambda: 4, "rate": lambda: 0.1, "group": lambda: None},
+    "check_attention": {
+        "batch": lambda: tensor(1, 6, 16), "causal": lambda: False, "before": lambda: None, "forward": lambda: None,
+    },
     "Watch": {"rows": lambda: 4, "rate": lambda: 0.1},
     "scan": {
         "model": decoder, "inputs_or_texts": lambda: {"input_ids": torch.arange(40)[None]}, "probe": lambda: False,

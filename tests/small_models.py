@@ -98,3 +98,41 @@ def training(name, **wanted):
         if key.endswith(("pdrop", "dropout_prob", "dropout")) and isinstance(value, float):
             setattr(model.config, key, 0.0)
     return model.train(), inputs
+
+
+class PlainAttention(torch.nn.Module):
+    """As nanoGPT has it, with bugs on demand."""
+
+    def __init__(self, bug=""):
+        super().__init__()
+        self.qkv, self.proj, self.bug = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32), bug
+
+    def forward(self, x):
+        q, k, v = (each.unflatten(-1, (4, 8)).transpose(1, 2) for each in self.qkv(x).split(32, dim=2))
+        tokens = x.shape[1]
+        if self.bug == "one ahead":
+            mask = torch.ones(tokens, tokens, dtype=torch.bool).tril(1)
+        elif self.bug == "added":  # zeros and ones, which are added to the scores and hide nothing
+            mask = torch.ones(tokens, tokens).tril()
+        else:
+            mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        return self.proj(torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+
+
+class PlainGPT(torch.nn.Module):
+    """A decoder that calls torch's attention itself; bugs are of its layers."""
+
+    def __init__(self, *bugs):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.place = torch.nn.Embedding(50, 32), torch.nn.Embedding(64, 32)
+        self.layers = torch.nn.ModuleList([PlainAttention(bug) for bug in bugs or ("", "", "")])
+        self.head, self.mixes, self.zero = torch.nn.Linear(32, 50), False, False
+
+    def forward(self, idx):
+        x = self.token(idx) + self.place(torch.arange(idx.shape[1]) * (not self.zero))
+        if self.mixes:
+            x = x - x.mean(1, keepdim=True)  # a norm over tokens, which is none over features
+        for each in self.layers:
+            x = x + each(x)
+        return self.head(x)

@@ -327,6 +327,7 @@ def test_tab_shows_public_names_only():
         "load_scan",
         "compare_scans",
         "watch",
+        "check_attention",
         "lab",
         "models",
         "nn",

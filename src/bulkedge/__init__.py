@@ -77,6 +77,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
         rectangular_add,
     )
     from bulkedge.models import Scan as Scan
+    from bulkedge.models import check_attention as check_attention
     from bulkedge.models import compare_scans as compare_scans
     from bulkedge.models import load_scan as load_scan
     from bulkedge.models import scan as scan
@@ -211,7 +212,7 @@ __all__ = [
     "__version__",
 ]
 
-NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch")
+NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch", "check_attention")
 """Names of the façade that ``from bulkedge import *`` leaves out, because their modules need torch."""
 ROOMS = ("lab", "models", "nn", "plots", "testing")
 """Rooms for people that the star leaves out too: two need torch, and three are seldom wanted."""

@@ -15,7 +15,15 @@ transformers = pytest.importorskip("transformers")
 from small_models import training  # noqa: E402
 
 import bulkedge as be  # noqa: E402
-from bulkedge.models.watching.alarms import BEYOND, FIRST, AlarmLog, find_jumps, record_factor  # noqa: E402
+from bulkedge.models.watching.alarms import (  # noqa: E402
+    BEYOND,
+    FIRST,
+    HASTY,
+    AlarmLog,
+    confidence,
+    find_jumps,
+    record_factor,
+)
 from bulkedge.models.watching.measures import NAMES  # noqa: E402
 from bulkedge.nn import apply_patch, transform  # noqa: E402
 
@@ -30,6 +38,8 @@ def run(residual, beta=1.0, **changes):
         "popular_uniform": np.full(shape, 1.0 if "popular_mass" in changes else 0.1),
         "likeness": np.full(shape, 0.2),
         "coupling": np.zeros(shape),
+        "future_mass": np.zeros(shape),
+        "update": np.full(shape, 0.001),
     }
     values |= changes
     data = {name: (("step", "layer", "head"), each) for name, each in values.items()}
@@ -156,6 +166,28 @@ def test_a_runaway_is_of_half_the_heads_of_a_layer_and_grows_fast():
         assert kinds(run(quiet, beta), "runaway") == []
     beta[:, 1] = (freezing * np.linspace(9, 12, 40))[:, None]  # sharp from the start, and slow
     assert kinds(run(quiet, beta), "runaway") == []
+
+
+def test_steps_that_change_scores_too_much_are_hasty():
+    quiet = np.zeros((12, 2, 4))
+    update = np.full(quiet.shape, 0.02)
+    update[6, 1, 2] = update[8:10, 0, 3] = 0.1
+    (alarm,) = (each for each in find_alarms(run(quiet, 1.5, update=update)) if each.grade == "alarm")
+    assert (alarm.step, alarm.layer, alarm.head, alarm.kind) == (90, 0, 3, "hasty")  # one reading is none
+    assert alarm.numbers == {"turn": pytest.approx(0.15), "before": pytest.approx(0.15)}
+    assert "confidence 97%" in str(alarm)
+    freezing = np.sqrt(2 * np.log(128))
+    for beta, change, expected in ((24.0, HASTY / freezing, 0), (24.0, 1.1 * HASTY / freezing, 8), (0.05, 1.0, 0)):
+        # of frozen rows the spread counts up to freezing; heads that hardly look anywhere may turn as they like
+        found = kinds(run(quiet, beta, update=np.full(quiet.shape, change)), "hasty")
+        assert len(found) == expected
+
+
+def test_confidence_is_an_upper_bound_on_false_alarms():
+    assert confidence("hasty") == pytest.approx(0.05 ** (1 / 90))  # none of 90
+    assert confidence("sharp") is None
+    false = 1 - confidence("frozen")  # five of 90, or fewer, come with a chance of 5 %
+    assert stats.binom.cdf(5, 90, false) == pytest.approx(0.05)
 
 
 def test_planted_sinks_and_copies_are_alarms():

@@ -95,6 +95,19 @@ class Block(nn.Module):
         return x + self.attn(self.norm(x))
 
 
+# as flex attention is often called: compiled by itself, as a name of a module or of a class
+alone = torch.compile(flex_attention, backend="eager")
+
+
+class Alone(Fused):
+    kernel = staticmethod(torch.compile(flex_attention, backend="eager"))
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        y = (alone if self.how == "module" else self.kernel)(q, k, v, scale=0.3)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
 class GPT(nn.Module):
     """nanoGPT's way to be called: ``idx`` and ``targets``; logits of the last position alone without these."""
 
@@ -212,6 +225,20 @@ def test_a_watch_reads_them_in_training():
         model(IDS, IDS)[1].backward()
     assert watched.data.sizes["head"] == HEADS
     assert watched.data["beta"].notnull().all()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # the compiler looks at what it passes on
+@pytest.mark.parametrize("how", ["module", "class"])
+def test_flex_attention_that_is_compiled_by_itself_is_read(how):
+    model, expected = gpt(Alone, how=how).train(), gpt(causal=False).train()
+    found = []
+    for each in (model, expected):
+        with be.watch(each, every=1) as watched, torch.no_grad():  # on a processor it has no gradients
+            each(IDS)
+        found.append(watched.data)
+    for name, values in found[1].items():
+        np.testing.assert_allclose(found[0][name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert Alone.kernel is vars(Alone)["kernel"].__func__
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")

@@ -185,28 +185,90 @@ def test_batches_of_one_token_have_no_scores_to_compare(name):
     assert watched.summary() == "no alarms"
 
 
-def test_a_reading_that_fails_breaks_no_pass_and_says_why():
-    class Broken(torch.nn.Module):
-        """Has keys of its own, which are not read."""
+class Broken(torch.nn.Module):
+    """Has keys of its own, which are not read."""
 
-        def __init__(self):
-            super().__init__()
-            self.attention = torch.nn.MultiheadAttention(8, 2, add_zero_attn=True)
+    def __init__(self, *, broken=True):
+        super().__init__()
+        self.good = torch.nn.MultiheadAttention(8, 2)
+        self.bad = torch.nn.MultiheadAttention(8, 2, add_zero_attn=True)
+        self.broken = broken
 
-        def forward(self, x):
-            return self.attention(x, x, x)[0]
+    def forward(self, x):
+        return (self.bad if self.broken else self.good)(x, x, x)[0]
 
-    model, x = Broken(), torch.randn(4, 1, 8)
-    expected = model(x)
-    watched = be.watch(model, every=1)
-    watched.__enter__()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert all(torch.equal(model(x), expected) for _ in range(3))
+
+class ByHand(torch.nn.Module):
+    """Multiplies out its scores itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return (self.query(x) @ self.key(x).mT).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(Broken, "add_zero_attn"), (ByHand, "multiplies out itself"), (lambda: torch.nn.Linear(8, 8), "")],
+)
+@pytest.mark.parametrize("around", ["plain", "wrapped", "compiled"])
+def test_a_model_that_cannot_be_read_raises_at_its_first_pass(make, words, around):
+    model, x = make(), torch.randn(4, 1, 8)
+    if around == "wrapped":
+        model = torch.nn.Sequential(model)
+    if around == "compiled":
+        model = torch.compile(model, backend="eager")
+    wanted = f"could not be read in its first pass.*{words}"
+    with pytest.raises(RuntimeError, match="enough"), be.watch(model, every=5):  # noqa: PT012 - in a pass, not later
+        with pytest.raises(DomainError, match=wanted):
+            model(x)
+        raise RuntimeError("enough")
+    model(x)
+    assert nothing_is_left()
+
+
+def test_a_model_that_is_an_attention_itself_is_read():
+    model, x = torch.nn.MultiheadAttention(8, 2), torch.randn(4, 1, 8)
+    with be.watch(model, every=1) as watched:
+        model(x, x, x)
+    assert watched.data.module.values.tolist() == [""]
+
+
+def test_a_later_reading_that_fails_breaks_no_pass_and_says_why():
+    model, x = Broken(broken=False), torch.randn(4, 1, 8)
+    with be.watch(model, every=1) as watched:
+        model(x)
+        model.broken = True
+        expected = model.bad(x, x, x)[0]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert all(torch.equal(model(x), expected) for _ in range(3))
     assert [each.category for each in caught] == [RegimeWarning]  # once
-    assert "step 0 of the watch was not read" in str(caught[0].message)
-    with pytest.raises(DomainError, match="add_zero_attn"):
-        watched.__exit__(None)
+    assert "step 1 of the watch was not read" in str(caught[0].message)
+    assert "add_zero_attn" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert watched.data.step.values.tolist() == [0]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # the compiler looks at what it passes on
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_model_is_read_when_what_was_compiled_from_it_is_called(when):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0), torch.randn(9, 1, 16)
+    with be.watch(model, every=1) as alone:
+        model(x)
+    before = torch.compile(model, backend="eager")
+    with be.watch(model, every=2) as watched:
+        compiled = before if when == "before" else torch.compile(model, backend="eager")
+        for _ in range(3):
+            compiled(x)
+    assert watched.data.step.values.tolist() == [0, 2]
+    for name, values in alone.data.isel(step=0).items():
+        np.testing.assert_array_equal(watched.data[name].isel(step=0), values, err_msg=name)
+    assert nothing_is_left()
 
 
 def test_metrics_cost_the_same_along_a_run():

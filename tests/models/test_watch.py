@@ -1,6 +1,8 @@
 """Attention watched in training: what is heard, nothing changed, nothing waited for."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +50,7 @@ def by_hand(layer, rows):
     # of a few tokens all keys are near their row, so that nothing is taken as Gaussian
     centre = torch.where(seen, scores, 0.0).sum(-1, keepdim=True) / count[..., None]
     variance = torch.where(seen, (scores - centre) ** 2, 0.0).sum(-1) / count
+    future = torch.ones(weights.shape[-2:]).triu(1) * (weights.shape[-2] == weights.shape[-1])
     outside = 1 - layer.attention().sum(-1)[..., some]
     return {
         "beta": mean(variance, real).sqrt(),
@@ -58,6 +61,7 @@ def by_hand(layer, rows):
         "uniform_entropy": mean(count[..., some].log(), chosen),
         "logit": largest.amax((0, 2, 3)),
         "first_mass": mean(weights[..., some, :].gather(-1, first)[..., 0], chosen),
+        "future_mass": mean((weights * future).sum(-1)[..., some], chosen),
         "outside_mass": mean(outside, chosen),
     }
 
@@ -239,7 +243,7 @@ def test_the_host_waits_for_nothing(monkeypatch):
                 shown.append(plain(*arguments))
             return shown[-1]
 
-        monkeypatch.setattr("bulkedge.models.watching.watcher.readings", strict)
+        monkeypatch.setattr("bulkedge.models.watching.read_pass.readings", strict)
         model(**inputs)
     assert [each.shape[1] for each in shown] == [3]  # all layers together
     assert watched.data.sizes["layer"] == 3
@@ -292,12 +296,12 @@ def test_steps():
 
 def test_a_watch_that_sees_nothing_says_so():
     model = torch.nn.Linear(3, 3)
-    with pytest.raises(DomainError, match="neither"), be.watch(model):
+    with pytest.raises(DomainError, match="Neither transformers"), be.watch(model):
         model(torch.zeros(1, 3))
     other, inputs = build("bert")
     with pytest.raises(DomainError, match="training mode"), be.watch(other):
         other(**inputs)
-    for wrong in ({"every": 0}, {"rows": 0}, {"rate": 0.9}):
+    for wrong in ({"every": 0}, {"rows": 0}, {"rate": 0.9}, {"group": "world"}):
         with pytest.raises(DomainError, match=next(iter(wrong))):
             be.watch(model, **wrong)
 
@@ -352,3 +356,98 @@ def test_lightning_is_told():
     assert watched.data.step.values.tolist() == [0, 2]
     assert list(logged) == [2, 4]
     assert "attention/layer_1/entropy" in logged[2]
+
+
+def test_lightning_calls_hooks_by_their_names_and_keeps_the_readings():
+    model, inputs = training("gpt2")
+    with be.watch(model, every=1) as watched:
+        callback = watched.lightning()
+        callback.setup(None, None, stage="fit")  # whatever hook there is
+        callback.on_validation_epoch_end(None, None)
+        model(**inputs)
+    with pytest.raises(AttributeError):
+        callback.some_attribute  # noqa: B018
+    again = be.watch(model, every=1)
+    again.lightning().load_state_dict(callback.state_dict())
+    xr.testing.assert_identical(again.data, watched.data)
+    assert again.step == 1
+
+
+@pytest.mark.parametrize("how", ["state", "file"])
+@pytest.mark.parametrize("updates", [False, True])
+def test_a_run_that_is_resumed_goes_on_with_its_readings(tmp_path, how, updates):
+    def steps(model, watched, number):
+        adam = torch.optim.Adam(model.parameters(), lr=0.05)
+        with watched:
+            for _ in range(number):
+                adam.zero_grad()
+                model(**inputs).last_hidden_state.square().mean().backward()
+                adam.step()
+
+    model, inputs = training("llama")
+    first = be.watch(model, every=2, updates=updates)
+    steps(model, first, 8)
+    second = be.watch(model, every=2, updates=updates)
+    if how == "state":
+        torch.save(first.state_dict(), tmp_path / "state.pt")
+        second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    else:
+        first.save(tmp_path / "run")
+        second.resume(tmp_path / "run")
+    assert second.alarms == first.alarms != ()
+    assert second.step == 7  # the last reading was of step 6
+    second.at(8)
+    second._counting = True
+    steps(model, second, 3)
+    assert second.data.step.values.tolist() == [0, 2, 4, 6, 8, 10]
+    xr.testing.assert_identical(second.data.isel(step=slice(4)), first.data)
+    back = be.watch(model, every=2, updates=updates)
+    back.load_state_dict(first.state_dict(), step=4)  # from an earlier checkpoint
+    assert (back.step, back.readings) == (4, 2)
+    with pytest.raises(DomainError, match="readings already"):
+        back.load_state_dict(first.state_dict())
+    with pytest.raises(DomainError, match="another version"):
+        be.watch(model).load_state_dict(first.state_dict() | {"names": ["beta"]})
+
+
+def test_trackers_get_what_is_new():
+    """The recipes of docs/watch.md, with trackers that only remember."""
+    model, inputs = training("bert")
+    runs = {name: [] for name in ("wandb", "tensorboard", "opentelemetry")}
+    wandb = SimpleNamespace(log=lambda found, step: runs["wandb"].append((step, found)))
+    writer = SimpleNamespace(add_scalar=lambda key, value, step: runs["tensorboard"].append((key, value, step)))
+
+    def create_gauge(name):
+        return SimpleNamespace(set=lambda value, where: runs["opentelemetry"].append((name, where, value)))
+
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"```python\n# (W&B|TensorBoard|OpenTelemetry).*?\n(.*?)```", page, flags=re.DOTALL)
+    assert [name for name, _ in recipes] == ["W&B", "TensorBoard", "OpenTelemetry"]
+    watched = be.watch(model, every=2)
+    names = {"watched": watched, "wandb": wandb, "writer": writer, "meter": SimpleNamespace(create_gauge=create_gauge)}
+    loggers = []
+    for _, code in recipes:
+        assert len(code.splitlines()) <= 10
+        exec(code, names)  # noqa: S102 - of our own page
+        loggers.append(names["after"])
+    with watched:
+        for step in range(4):
+            model(**inputs)
+            for after in loggers:
+                after(step)
+    assert [step for step, _ in runs["wandb"]] == [0, 2]
+    found = runs["wandb"][1][1]
+    assert ("attention/layer_1/beta", found["attention/layer_1/beta"], 2) in runs["tensorboard"]
+    assert ("bulkedge.attention.beta", {"layer": 1}, found["attention/layer_1/beta"]) in runs["opentelemetry"]
+    assert ("bulkedge.attention.alarms", {}, found["attention/alarms"]) in runs["opentelemetry"]
+    assert all(np.isfinite(value) for *_, value in runs["opentelemetry"])
+
+
+def test_new_alarms_are_told_once():
+    model, inputs = training("llama")
+    for layer in model.layers:
+        layer.self_attn.q_proj.weight.data *= 60
+    with be.watch(model, every=1) as watched:
+        model(**inputs)
+        assert watched.new_alarms() == watched.alarms != ()
+        assert watched.new_alarms() == ()

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
     from bulkedge.models.scanning.scanner import scan
     from bulkedge.models.watching.alarms import Alarm
+    from bulkedge.models.watching.bugs import AttentionCheck, Finding, check_attention
     from bulkedge.models.watching.watcher import Watch, load_watch, watch
 
 __all__ = [
-    "MODELS", "TABLES", "TEXTS", "Alarm", "AttentionLayer", "Circuits", "Scan", "Visit", "Watch", "ablate_heads",
-    "capture", "compare_scans", "default_model", "embedding_table", "held_out_loss", "load_model", "load_scan",
-    "load_watch", "packaged_model", "probe", "sample_text", "scan", "scan_weights", "stream", "watch",
+    "MODELS", "TABLES", "TEXTS", "Alarm", "AttentionCheck", "AttentionLayer", "Circuits", "Finding", "Scan", "Visit",
+    "Watch", "ablate_heads", "capture", "check_attention", "compare_scans", "default_model", "embedding_table",
+    "held_out_loss", "load_model", "load_scan", "load_watch", "packaged_model", "probe", "sample_text", "scan",
+    "scan_weights", "stream", "watch",
 ]  # fmt: skip
 
 LAZY = {
@@ -39,6 +41,7 @@ LAZY = {
     "scanning.results": ("Scan", "compare_scans", "load_scan"),
     "scanning.scanner": ("scan",),
     "watching.alarms": ("Alarm",),
+    "watching.bugs": ("AttentionCheck", "Finding", "check_attention"),
     "watching.watcher": ("Watch", "load_watch", "watch"),
 }
 """Modules that need torch or laws, and what is public in them."""

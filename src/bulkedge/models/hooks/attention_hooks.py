@@ -18,10 +18,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn import MultiheadAttention
 from torch.nn import functional as torch_functional
 
@@ -186,6 +187,7 @@ class _ThreadPasses(threading.local):
     def __init__(self) -> None:
         self.running: list[nn.Module] = []
         self.told = False  # whether an attention is running that its passes are shown anyway
+        self.begun: tuple[Begin, ...] = ()  # of the calls of models that are running
 
 
 _thread = _ThreadPasses()
@@ -293,15 +295,21 @@ def _functional(given: dict[str, Any]) -> None:
                 each.read(partial(each.functional_inputs, running[-1], given))
 
 
-_begun: dict[tuple[int, type], tuple[Callable[[], AbstractContextManager[object]], ...]] = {}
+Begin: TypeAlias = Callable[["nn.Module"], AbstractContextManager[object]]
+_begun: dict[tuple[int, type], tuple[Begin, ...]] = {}
 """What calls of single models run inside of, by the model's identity and its class."""
 
 
 @contextmanager
-def during_calls(model: nn.Module, begin: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """Let calls of a model that are not compiled run inside of what ``begin`` makes for each."""
+def during_calls(model: nn.Module, begin: Begin) -> Iterator[None]:
+    """Let calls of a model that are not compiled run inside of what ``begin`` makes for each.
+
+    It is given what was called: the model, or what ``torch.compile`` made of it, even after this has begun.
+    """
     key = id(model), type(model)
-    with shared(("calls", key[1]), partial(_class_calls, key[1])):
+    with ExitStack() as stack:
+        for kind in {key[1], OptimizedModule}:
+            stack.enter_context(shared(("calls", kind), partial(_class_calls, kind)))
         with shared_lock:
             _begun[key] = (*_begun.get(key, ()), begin)
         try:
@@ -318,15 +326,32 @@ def _class_calls(kind: Any) -> AbstractContextManager[None]:
     own = vars(kind).get("__call__")
 
     def call(module: nn.Module, /, *arguments: Any, **named: Any) -> Any:
-        plain = super(kind, module).__call__ if own is None else partial(own, module)
-        if torch.compiler.is_compiling() or (id(module), kind) not in _begun:
-            return plain(*arguments, **named)
-        with ExitStack() as stack:
-            for begin in _begun.get((id(module), kind), ()):
-                stack.enter_context(begin())
+        def run() -> Any:  # found when it is called: what begins may show the calls of all modules to somebody
+            plain = super(kind, module).__call__ if own is None else partial(own, module)
             return plain(*arguments, **named)
 
+        if torch.compiler.is_compiling():
+            return run()
+        begins = [each for each in _begins(module) if each not in _thread.begun]
+        before, _thread.begun = _thread.begun, (*_thread.begun, *begins)
+        try:
+            with ExitStack() as stack:
+                for begin in begins:
+                    stack.enter_context(begin(module))
+                return run()
+        finally:
+            _thread.begun = before
+
     return _replaced(kind, "__call__", call)
+
+
+def _begins(module: Any) -> tuple[Begin, ...]:
+    """What a call of a module runs inside of; a compiled one is called for what it was made of, too."""
+    found = _begun.get((id(module), type(module)), ())
+    while isinstance(module, OptimizedModule):
+        module = module._orig_mod
+        found += _begun.get((id(module), type(module)), ())
+    return found
 
 
 # -- arguments of the interface ----------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, wraps
-from typing import Any
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.nn.attention import flex_attention as flex_module
 
@@ -27,38 +29,70 @@ FUNCTIONAL = {
 """Functions of torch that models call themselves, with their arguments by position."""
 
 
+class _Place(NamedTuple):
+    """Where a function is found by a name: a module, or a class of modules."""
+
+    home: Any
+    name: str
+    found: Any  # what is there: the function, what torch.compile made of it, or a static method of either
+    function: str  # a name of FUNCTIONAL
+
+
 @contextmanager
 def listening(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Tell the arguments of every call that is not compiled, by name, once it has run."""
+    """Tell the arguments of every call that code outside of compiled graphs makes, by name, once it has run.
+
+    Functions that were compiled by themselves, as ``flex_attention`` often is, are called as they are.
+    """
     plain: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": functional.scaled_dot_product_attention,
         "flex_attention": flex_module.flex_attention,
     }
-    places = _places(len(sys.modules), tuple(plain.items()))
-    replaced = {name: _telling(name, function, tell) for name, function in plain.items()}
-    for module, name in places:
-        setattr(module, name, replaced[name])
+    places = [
+        (each, _telling(each.function, each.found, tell)) for each in _places(len(sys.modules), tuple(plain.items()))
+    ]
+    for each, telling in places:
+        setattr(each.home, each.name, telling)
     try:
         yield
     finally:
-        for module, name in places:
-            if getattr(module, name) is replaced[name]:
-                setattr(module, name, plain[name])
+        for each, telling in places:
+            if vars(each.home).get(each.name) is telling:
+                setattr(each.home, each.name, each.found)
 
 
 @lru_cache(maxsize=1)
-def _places(_: int, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> list[tuple[Any, str]]:
-    """Modules that have the functions by their names; looked for when there are more modules than before."""
-    return [
-        (module, name)
-        for module in list(sys.modules.values())
-        for name, function in functions
-        if getattr(module, "__dict__", {}).get(name) is function
-    ]
+def _places(_: int, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> list[_Place]:
+    """Where the functions are by their names; looked for when there are more modules than before."""
+    found: list[_Place] = []
+    for module in list(sys.modules.values()):
+        own = getattr(module, "__dict__", {})
+        kinds = [
+            each
+            for each in list(own.values())
+            if issubclass(type(each), type) and issubclass(each, nn.Module) and each.__module__ == own.get("__name__")
+        ]
+        for home in (module, *kinds):
+            for key, value in list(getattr(home, "__dict__", {}).items()):
+                name = _function_of(value, functions)
+                if name is not None:
+                    found.append(_Place(home, key, value, name))
+    return found
 
 
-def _telling(name: str, plain: Callable[..., Any], tell: Callable[[dict[str, Any]], None]) -> Callable[..., Any]:
+def _function_of(value: Any, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> str | None:
+    """Which of the functions a value is, or was compiled from."""
+    if type(value) is staticmethod:
+        value = value.__func__
+    if type(value) is not FunctionType and type(value) is not BuiltinFunctionType:
+        return None
+    of = value.__dict__.get("_torchdynamo_orig_callable", value) if type(value) is FunctionType else value
+    return next((name for name, function in functions if of is function), None)
+
+
+def _telling(name: str, found: Any, tell: Callable[[dict[str, Any]], None]) -> Any:
     """A function of torch that tells its calls."""
+    plain = found.__func__ if type(found) is staticmethod else found
 
     @wraps(plain)
     def attend(*arguments: Any, **named: Any) -> Any:
@@ -67,4 +101,4 @@ def _telling(name: str, plain: Callable[..., Any], tell: Callable[[dict[str, Any
             tell(dict(zip(FUNCTIONAL[name], arguments, strict=False)) | named)
         return answer
 
-    return attend
+    return staticmethod(attend) if type(found) is staticmethod else attend

@@ -1,6 +1,6 @@
 """What the readings of a run say in words: scores that run away, entropies that collapse, heads that died or jumped.
 
-docs/watch.md has a table of the kinds and the reasons for their levels. A kind is reported once for a head, or for a
+docs/alarms.md has a table of the kinds and the reasons for their levels. A kind is reported once for a head, or for a
 layer. Rules look at the last :data:`RECENT` readings and at running totals, so that a reading costs the same however
 long the run is.
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.special import betaincinv
 
 from bulkedge.propagation.trainability import freezing_beta
 from bulkedge.support.arrays import Real
@@ -29,6 +30,8 @@ BEYOND = 8.0  # multiples of freezing beyond which growth is called a runaway: t
 RATE, READINGS = 0.01, 100  # chance of a false jump in so many readings
 FIRST, RECENT = 8, 32  # changes that are needed before one is tested, and changes that make up a record, at most
 NOTABLE = {"drift": 0.1, "sink": 0.5, "copies": 0.05}  # no jump below: in nats, in log-odds, as a share
+HASTY = 0.08  # nats by which a step may change the scores of a row, in two readings: benchmarks/watch_alarms.py
+LEAK, SAME = 1e-6, 1e-4  # of a row's attention, and of the length of keys: less is none, and the same
 LINES = 10  # of a summary
 
 Grade = Literal["note", "warning", "alarm"]
@@ -63,7 +66,7 @@ KINDS = {
         "QK-norm, or a smaller learning rate of queries and keys, from the start of the run",
     ),
     "collapse": _AlarmKind(
-        "alarm",
+        "warning",
         "no head of the layer has more than {share:.2g} of the entropy of uniform rows.",
         "QK-norm, a smaller learning rate, or a longer warm-up",
     ),
@@ -101,13 +104,42 @@ KINDS = {
         "{score:.2g} times the largest change so far.",
         "look at the batch: repeated or padded tokens that the mask does not hide",
     ),
+    "hasty": _AlarmKind(
+        "alarm",
+        "a step of the optimiser changes its scores by {turn:.2g} nats, counted up to freezing, after {before:.2g} one "
+        "reading before.",
+        "a smaller learning rate, at least of queries and keys, or a warm-up; QK-norm if their weights grow",
+    ),
+    "leak": _AlarmKind(
+        "alarm",
+        "its rows give {share:.1%} of their attention to later keys, which the model, or most of its layers, hides.",
+        "compare the mask with torch.ones(T, T).tril(); be.check_attention says which layers leak",
+    ),
+    "twins": _AlarmKind(
+        "warning",
+        "its keys are those of another head of the layer.",
+        "give each head its own slice of the projection; be.check_attention names the pairs",
+    ),
     "not finite": _AlarmKind(
         "alarm",
         "queries or keys have numbers that are not finite.",
         "stop: lower the learning rate, clip gradients, or compute the scores in a wider type",
     ),
 }
-LAYERS = ("runaway", "collapse", "alike", "copies")  # kinds that are said of a whole layer
+# how many of the healthy runs of benchmarks/watch_alarms.py raised each kind
+HEALTHY_RUNS = 90
+RAISED = {
+    "hasty": 0,
+    "runaway": 0,
+    "alike": 0,
+    "dead": 0,
+    "drift": 0,
+    "sink": 0,
+    "copies": 0,
+    "frozen": 5,
+    "collapse": 5,
+}
+LAYERS = ("runaway", "collapse", "alike", "copies", "leak")  # kinds that are said of a whole layer
 
 
 @dataclass(frozen=True)
@@ -133,6 +165,9 @@ class Alarm:
         The same as a sentence.
     remedy : str
         What helps.
+    confidence : float or None
+        One minus the share of healthy runs that raise this kind, at most: the upper bound of 95 % from the runs of
+        docs/alarms.md. None for notes, and for what is no matter of chance.
     """
 
     step: int
@@ -143,10 +178,12 @@ class Alarm:
     numbers: Mapping[str, float]
     words: str
     remedy: str
+    confidence: float | None = None
 
     def __str__(self) -> str:
         place = f"layer {self.layer}" if self.head is None else f"layer {self.layer}, head {self.head}"
-        return f"step {self.step}, {place}: {self.kind} ({self.grade}). {self.words} Remedy: {self.remedy}."
+        sure = "" if self.confidence is None else f", confidence {self.confidence:.0%}"
+        return f"step {self.step}, {place}: {self.kind} ({self.grade}{sure}). {self.words} Remedy: {self.remedy}."
 
 
 class AlarmGroup(NamedTuple):
@@ -176,6 +213,7 @@ class AlarmLog:
         self._recent = deque[Mapping[str, Real]](maxlen=RECENT + 2)
         self._medians: list[Real] = []  # of the spreads, (layers, 1)
         self._woken: Any = np.zeros((0, 0), dtype=bool)
+        self.declared: list[bool] = []  # whether the module of each layer says that it hides later keys
         self._found: dict[tuple[str, int, int | None], Alarm] = {}
         self._last: dict[tuple[str, int], int] = {}
 
@@ -221,8 +259,14 @@ class AlarmLog:
             if (kind, layer, head) not in self._found:
                 own = {name: float(each[layer, column]) for name, each in numbers.items()}
                 grade, words, remedy = KINDS[kind]
-                alarm = Alarm(self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy)
+                alarm = Alarm(
+                    self.steps[-1], layer, head, kind, grade, own, words.format(**own), remedy, confidence(kind)
+                )
                 self._found[kind, layer, head] = alarm
+
+    def causal(self, layers: int) -> Any:
+        """Which layers say that they hide later keys, (layers, 1)."""
+        return np.array((self.declared + [False] * layers)[:layers], dtype=bool)[:, None]
 
     def now(self, name: str) -> Real:
         """A number of the last reading."""
@@ -242,6 +286,13 @@ class AlarmLog:
         """Which heads were awake :data:`FIRST` readings ago, or before."""
         self._woken = _pad(self._woken, awake.shape, fill=False) | awake
         return self._woken
+
+
+def confidence(kind: str) -> float | None:
+    """One minus the upper bound of 95 % (Clopper and Pearson) of the share of healthy runs that raise a kind."""
+    if kind not in RAISED:
+        return None
+    return float(1 - betaincinv(RAISED[kind] + 1, HEALTHY_RUNS - RAISED[kind], 0.95))
 
 
 def summarise(groups: tuple[AlarmGroup, ...]) -> str:
@@ -296,6 +347,26 @@ def _runaway(log: AlarmLog) -> Findings:
     yield "runaway", (now >= BEYOND * limits) & grew, numbers
 
 
+def _hasty(log: AlarmLog) -> Findings:
+    """Said of heads whose scores are changed by single steps so much that the loss will follow."""
+    if len(log.steps) > 1:
+        beta, update = log.recent("beta", 2), log.recent("update", 2)
+        # scores that are frozen anyway do not notice what a small part of their spread changes
+        turn = update * np.minimum(beta, log.freezing)
+        yield "hasty", (turn > HASTY).all(axis=0), {"turn": turn[-1], "before": turn[-2]}
+
+
+def _bugs(log: AlarmLog) -> Findings:
+    """What :func:`bulkedge.models.check_attention` looks for, as far as one pass tells."""
+    future, own = log.now("future_mass"), log.now("key_distance")
+    leaks = np.max(np.nan_to_num(future), axis=1, keepdims=True)
+    hides = np.isfinite(future).any(axis=1, keepdims=True) & (leaks <= LEAK)
+    wanted = log.causal(len(future)) | (hides.sum() > len(future) / 2)
+    yield "leak", wanted & (leaks > LEAK), {"share": leaks}
+    awake = log.now("logit_bound") > 0  # keys or queries of zeros are alike at the start of some runs
+    yield "twins", (own < SAME) & awake, {"distance": own}
+
+
 def _collapse(log: AlarmLog) -> Findings:
     uniform = log.now("uniform_entropy")
     part = log.now("entropy") / np.where(uniform > 0, uniform, np.nan)
@@ -329,7 +400,7 @@ def _jumps(log: AlarmLog) -> Findings:
         yield kind, here, {"now": shown[-1], "before": shown[-2], "score": score}
 
 
-RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _jumps)
+RULES = (_levels, _growth, _runaway, _collapse, _alike, _dead, _hasty, _bugs, _jumps)
 
 
 def _median(values: Real) -> Real:

@@ -11,7 +11,7 @@ takes a part of every row, all readings but ``outside_mass`` are of the softmax 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from bulkedge.models.hooks.attention_hooks import AttentionInputs
 from bulkedge.models.watching.moment_entropy import gaussian_rows, moment_summary
 from bulkedge.models.watching.visible_blocks import HIDDEN, VisibleBlocks, visible_blocks
+from bulkedge.support.errors import DomainError
 from bulkedge.visibility import Visibility
 
 NAMES = {  # what is read of each head, in the order of the rows of readings
@@ -41,9 +42,15 @@ NAMES = {  # what is read of each head, in the order of the rows of readings
     "first_mass": "share of these rows' attention on the first key",
     "popular_mass": "share on the key that gets most, mean over sequences",
     "popular_uniform": "the same if the rows were uniform",
+    "future_mass": "share of these rows' attention on keys after their own; zero where the mask hides the future",
+    "key_distance": "from the keys of a head to the nearest ones of its layer, of their length; nan if all share keys",
     "outside_mass": "share of these rows' attention that a sink outside of the keys takes, zero where there is none",
+    "update": "length of the last step's change of W_Q W_K', relative to its own; nan where no step or map was seen",
 }
 SEQUENCES = 8  # most sequences of a batch of which rows are read exactly
+MAXIMA = ("keys", "logit", "logit_bound")  # of which processes take the largest; of others the mean
+OWN = "expected_position"  # a place in a sequence of this process: of such numbers there is no mean
+COMPARED = 16  # keys of each head that are compared with those of the others
 UNCAPPED = ("expected_entropy", "expected_logit", "expected_popular", "expected_position", "dimension", "coupling")
 """Readings that moments say nothing about where scores are capped."""
 
@@ -64,7 +71,8 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
             nothing = torch.full_like(exact["entropy"], torch.nan)
             found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
             found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
-        found = exact | found | {"likeness": _likeness(layers, query, seen)}
+        found = exact | found | {"likeness": _likeness(layers, query, seen), "key_distance": _key_distance(query, key)}
+        found["update"] = torch.full_like(exact["entropy"], torch.nan)  # who knows the weights writes it
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
 
@@ -72,6 +80,20 @@ def _stack(each: list[Tensor]) -> Tensor:
     """Arrays of several layers as one, in single precision."""
     found = each[0].detach()[None] if len(each) == 1 else torch.stack([one.detach() for one in each])
     return found.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _key_distance(query: Tensor, key: Tensor) -> Tensor:
+    """Distance of the first sequence's keys from the nearest of another head, of (layers, key heads, group) heads."""
+    # not by products: of equal keys they leave the square root of the rounding
+    some = key[:, 0, :, :: max(1, key.shape[-2] // COMPARED)]
+    group, heads = query.shape[3], key.shape[2]
+    if heads == 1:
+        return key.new_full((1, 1, 1), torch.nan).expand(key.shape[0], 1, group)
+    flat = some.flatten(2)
+    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
+    apart = apart + torch.eye(heads, device=key.device) * torch.finfo(torch.float32).max
+    nearest = apart.amin(-1) / torch.linalg.vector_norm(flat, dim=-1).clamp(min=1e-30)
+    return nearest[..., None].expand(-1, -1, group)
 
 
 def _likeness(layers: list[AttentionInputs], query: Tensor, seen: VisibleBlocks) -> Tensor:
@@ -141,6 +163,7 @@ def _exact(query: Tensor, key: Tensor, layers: list[AttentionInputs], rows: int)
         "uniform_entropy": counts.clamp(min=1).log().expand_as(mass),
         "logit_excess": largest - centre,
         "first_mass": mass,
+        "future_mass": _future_share(weights, some.chosen, first.visible),
         "outside_mass": _outside_share(scores, layers),
         "beta": spread.square(),
         "beta_mean": spread,
@@ -175,8 +198,56 @@ def _outside_share(scores: Tensor, layers: list[AttentionInputs]) -> Tensor:
     return torch.sigmoid(column - scores.logsumexp(-1))
 
 
+def _future_share(weights: Tensor, chosen: Tensor, visible: Visibility) -> Tensor:
+    """Share of each row on later keys."""
+    if visible.rows != visible.keys or (visible.mask is None and visible.causal):
+        return torch.zeros_like(weights[..., 0])
+    later = torch.arange(visible.keys, device=weights.device) > chosen[:, None]
+    return (weights * later).sum(-1)
+
+
 def _popular_share(weights: Tensor, real: Tensor) -> Tensor:
     """Largest mean over rows of a key's weight, averaged over the sequences that have rows."""
     rows = real.sum(-1)
     shares = (weights * real[..., None]).sum(-2).amax(-1) / rows.clamp(min=1)
     return shares.sum(1) / (rows > 0).expand(1, shares.shape[1], -1, -1).sum(1)
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+def check_processes(found: list[Tensor], group: Any, device: torch.device) -> None:
+    """Raise in all processes of a group if one of them could not read, or reads other heads than the others."""
+    size = float(sum(each.numel() for each in found))
+    flags = torch.tensor([size, -size], device=device)
+    torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MIN, group=group)
+    least, most = float(flags[0]), -float(flags[1])
+    if least == 0:
+        raise DomainError("another process of the group could not read its attention: its own message says why")
+    if least != most:
+        raise DomainError("processes of the group read different heads; give the group of those that share all layers")
+
+
+def mean_of_processes(found: list[Tensor], group: Any) -> list[Tensor]:
+    """Readings of all rows of a batch that is spread over processes: two collectives, and the host waits for none.
+
+    A process that could not read gives nan throughout, and counts for nothing; so do heads without rows of two keys.
+    """
+    names = list(NAMES)
+    values = torch.cat([each.flatten(1) for each in found], dim=1)
+    counts = values[names.index("keys")]
+    there = counts >= 2  # a head of more keys that is nan is broken, and makes the mean nan
+    square = torch.tensor([name == "beta" for name in names], device=values.device)[:, None]  # a root mean square
+    sums = torch.cat([torch.where(there, torch.where(square, values.square(), values), 0.0), there[None].float()])
+    largest = torch.stack([values[names.index(name)] for name in MAXIMA])
+    largest = torch.where(there, largest, -torch.inf)
+    torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, group=group)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=group)
+    means = sums[:-1] / sums[-1]
+    means = torch.where(square, means.sqrt(), means)
+    for name, each in zip(MAXIMA, largest, strict=True):
+        means[names.index(name)] = torch.where(torch.isfinite(means[0]) | (name == "keys"), each, torch.nan)
+    means[names.index("keys")] = torch.where(sums[-1] > 0, means[names.index("keys")], 1.0)
+    means[names.index(OWN)] = values[names.index(OWN)]
+    parts = torch.split(means, [each[0].numel() for each in found], dim=1)
+    return [part.reshape(each.shape) for part, each in zip(parts, found, strict=True)]

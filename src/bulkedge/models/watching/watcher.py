@@ -15,50 +15,54 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 import xarray as xr
 
 from bulkedge.models.hooks.attention_hooks import (
-    AttentionInputs,
-    ForwardPass,
     during_calls,
     is_compiled,
     observe,
     without_compiler,
 )
 from bulkedge.models.watching.alarms import RATE, Alarm, AlarmLog, summarise
-from bulkedge.models.watching.measures import NAMES, readings
-from bulkedge.nn.patching.interface import unwrap
+from bulkedge.models.watching.callbacks import LightningMetrics, metric_logger, transformers_callback
+from bulkedge.models.watching.measures import NAMES, check_processes, mean_of_processes
+from bulkedge.models.watching.read_pass import ReadPass
+from bulkedge.models.watching.updates import SPECTRA, ProjectionFinder, UpdateTracker
 from bulkedge.support.arrays import Real
-from bulkedge.support.domains import MODULE, PATH, Integers, Interval, takes
-from bulkedge.support.errors import DomainError, RegimeWarning, StoreError, need
+from bulkedge.support.domains import FLAG, MODULE, PATH, Integers, Interval, shown, takes
+from bulkedge.support.errors import DomainError, RegimeWarning, StoreError
 from bulkedge.support.files import load_dataset, save_dataset, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor, nn
+    from torch import nn
 
-TOGETHER = 2**26  # entries of queries and keys of which layers are read together; larger layers are read one by one
+UNSEEN = (
+    "Neither transformers' AttentionInterface nor torch.nn.MultiheadAttention, scaled_dot_product_attention or "
+    "flex_attention was called by a module with weights. Scores that a model multiplies out itself, and kernels of its "
+    "own, are not seen: let it call torch.nn.functional.scaled_dot_product_attention."
+)
 RESIDUAL = "measured minus predicted entropy of the rows that are read exactly (nats)"
 MEANS = "entropy", "expected_entropy", "predicted_entropy", "residual", "beta", "dimension", "likeness"
-LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular"
+LARGEST = "beta", "logit", "coupling", "first_mass", "popular_mass", "expected_popular", "update", "future_mass"
 SHOWN = {name: (name, "mean") for name in MEANS} | {"logit_bound": ("logit_bound", "max")}
 SHOWN |= {f"{name}_max": (name, "max") for name in LARGEST}
 """Metrics of a layer: what they are called, of which reading they are, and what is taken over its heads."""
 
 
-@takes(model=MODULE)
-def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE) -> Watch:
+@takes(model=MODULE, updates=FLAG)
+def watch(  # noqa: PLR0913
+    model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RATE, group: Any = None, updates: bool = False
+) -> Watch:
     """Watch the attention of a model while it trains.
 
     Use it as a context manager around the training loop. In every ``every``-th forward pass in training mode, the
@@ -70,8 +74,8 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     ----------
     model : torch.nn.Module
         A transformers model whose attention goes through the ``AttentionInterface`` (eager, sdpa or flash), any module
-        around one, or one with ``torch.nn.MultiheadAttention`` inside. Of a compiled model give what is called:
-        what ``torch.compile`` returned, not what it was given.
+        around one, or one that calls ``torch.nn.MultiheadAttention``, ``scaled_dot_product_attention`` or
+        ``flex_attention``. Of a compiled model, either what ``torch.compile`` returned or what it was given.
     every : int
         Steps from one reading to the next.
     rows : int
@@ -79,6 +83,13 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     rate : float
         Chance of a false alarm of a reading that jumps, in a hundred readings of all heads, if changes are as they were
         (:mod:`bulkedge.models.watching.alarms`).
+    group : torch.distributed.ProcessGroup or "world", optional
+        Processes that train the same layers on batches of their own: readings are then means over them (maxima of
+        logits), by two collectives in passes that are read and none in others. All of them have to watch. Without a
+        group each process reads its own batch, and nothing is exchanged.
+    updates : bool
+        Whether spectra of what the weights of queries and keys did since the last reading are compared with those of
+        random updates (:mod:`bulkedge.models.watching.updates`).
 
     Returns
     -------
@@ -88,12 +99,13 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     Raises
     ------
     DomainError
-        At the end, if no attention was seen, or none that could be read. Forward passes are never broken.
+        By the first forward pass in training mode, if its attention cannot be read, with the reason; at the end, if
+        there was no such pass.
 
     Warns
     -----
     RegimeWarning
-        If a pass cannot be read, with the reason; the pass goes on, and its step is left out.
+        If a later pass cannot be read, with the reason; the pass goes on, and its step is left out.
 
     Examples
     --------
@@ -105,7 +117,20 @@ def watch(model: nn.Module, every: int = 50, *, rows: int = 32, rate: float = RA
     True
     """
     every, rows = Integers(1, 10**9).check("every", every), Integers(1, 4096).check("rows", rows)
-    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate))
+    return Watch(model, every, rows, Interval(1e-12, 0.5).check("rate", rate), _group_of(group), updates=updates)
+
+
+def _group_of(group: Any) -> Any:
+    """The processes of a group; of those of ``"world"`` all."""
+    if group is None:
+        return None
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise DomainError(f"group = {shown(group)}: call torch.distributed.init_process_group first, or leave it out")
+    if isinstance(group, torch.distributed.ProcessGroup):
+        return group
+    if group != "world":
+        raise DomainError(f'group = {shown(group)} is neither a torch.distributed.ProcessGroup nor "world"')
+    return torch.distributed.group.WORLD
 
 
 class Watch:
@@ -118,20 +143,25 @@ class Watch:
         of steps before each pass, and only the first pass of a step is read then.
     """
 
-    def __init__(self, model: nn.Module, every: int, rows: int, rate: float) -> None:
+    def __init__(  # noqa: PLR0913
+        self, model: nn.Module, every: int, rows: int, rate: float, group: Any, *, updates: bool
+    ) -> None:
         self.step = 0
+        self._group, self._shapes = group, list[Any]()
         self._model, self._every, self._rows, self._rate = model, every, rows, rate
         self._stack, self._lock = ExitStack(), RLock()
         self._counting, self._last, self._passes, self._entered = True, -1, 0, False
-        self._pending: list[_ReadPass] = []
+        self._pending: list[ReadPass] = []
         self._layers, self._heads = dict[str, int](), 0
         self._read: dict[int, Real] = {}
         self._newest: dict[str, Real] = {}
         self._log, self._failed = AlarmLog(rate), ""
+        self._tracker = UpdateTracker(every, spectra=updates)
+        self._spectra: dict[int, dict[str, dict[str, Real]]] = {}
+        self._told: tuple[Alarm, ...] = ()
 
     def __repr__(self) -> str:
-        readings = len({*self._read, *(each.step for each in self._pending)})
-        return f"<Watch of {type(self._model).__name__}: {readings} readings in {self._passes} passes>"
+        return f"<Watch of {type(self._model).__name__}: {self.readings} readings in {self._passes} passes>"
 
     def __enter__(self) -> Self:
         if self._entered:
@@ -145,6 +175,11 @@ class Watch:
         self._stack.close()
         if kind is None:
             self._check()
+
+    @property
+    def readings(self) -> int:
+        """Number of steps that were read."""
+        return len({*self._read, *(each.step for each in self._pending)})
 
     @property
     def seen(self) -> bool:
@@ -162,52 +197,93 @@ class Watch:
         self.step, self._counting = Integers(0, 2**62).check("step", step), False
 
     @contextmanager
-    def _one_pass(self) -> Iterator[None]:
-        """A forward pass, which is read if its step is wanted."""
-        step = self._wanted_step() if self._model.training else None
-        if step is None:
+    def _one_pass(self, called: nn.Module) -> Iterator[None]:
+        """A forward pass, which is read if its step is wanted; ``called`` may be what the model was compiled to."""
+        step, wanted = self._next_step() if self._model.training else (0, False)
+        if not wanted:
+            if self._model.training:
+                self._tracker.keep(step)
             yield
             return
-        one = _ReadPass(self._model, step, self._rows)
+        one = ReadPass(self._model, step, self._rows, None if self._tracker.projections else ProjectionFinder())
         with ExitStack() as stack:
-            if is_compiled(self._model):
+            if is_compiled(called):
                 stack.enter_context(without_compiler())
             stack.enter_context(observe(one))
             yield
         one.attempt(one.flush)
-        if one.error is not None:
-            self._fail(step, one.error)
-        elif one.layers:
+        if one.error is None and not one.layers:
+            one.error = DomainError(UNSEEN)
+        one.attempt(lambda: self._read_updates(one))
+        if self._group is not None:
+            self._take_means(one)
+        if one.error is None:
             with self._lock:
                 self._pending.append(one)
+        else:
+            self._fail(step, one.error)
 
-    def _wanted_step(self) -> int | None:
-        """The step of a pass that is to be read."""
+    def _next_step(self) -> tuple[int, bool]:
+        """The step of a pass, and whether it is to be read."""
         with self._lock:
             now, self._passes = self.step, self._passes + 1
             if self._counting:
                 self.step += 1
             if now % self._every or now == self._last:
-                return None
+                return now, False
             self._last = now
-            return now
+            return now, True
+
+    def _read_updates(self, one: ReadPass) -> None:
+        """Write into what was read how far the last step moved the weights."""
+        with self._lock:
+            self._tracker.projections |= one.projections
+            updates = self._tracker.read(one.step)
+            self._tracker.keep(one.step)
+        row, names = list(NAMES).index("update"), iter(one.layers)
+        for found in one.found:
+            for layer in range(found.shape[1]):
+                mine = updates.get(next(names), {})
+                if "update" in mine:
+                    found[row, layer] = mine["update"]
+        spectra = {name: each for name, each in updates.items() if SPECTRA.keys() <= each.keys()}
+        self._spectra[one.step] = {
+            name: {kind: each[kind].cpu().numpy() for kind in SPECTRA} for name, each in spectra.items()
+        }
+
+    def _take_means(self, one: ReadPass) -> None:
+        """Take means over the processes of the group; all of them take part, also those that could not read."""
+        device, found = next(self._model.parameters()).device, one.found
+        if not self._shapes:
+            try:
+                check_processes([] if one.error else found, self._group, device)
+            except DomainError as error:
+                one.error = one.error or error
+                return
+            self._shapes = [each.shape for each in found]
+        elif one.error is None and [each.shape for each in found] != self._shapes:
+            one.error = DomainError("other heads were read than in the first pass; a group has to read the same always")
+        if one.error is not None:
+            found = [torch.full(shape, torch.nan, device=device) for shape in self._shapes]
+            for each in found:
+                each[list(NAMES).index("keys")] = 0.0
+        one.found = mean_of_processes(found, self._group)
 
     def _fail(self, step: int, error: Exception) -> None:
         why = f"{type(error).__name__}: {error}"
+        if not self.seen:  # before a step of training is lost
+            name = type(self._model).__name__
+            raise DomainError(f"the attention of {name} could not be read in its first pass. {why}") from error
         if why != self._failed:
             self._failed = why
-            warnings.warn(f"step {step} of the watch was not read. {why}", RegimeWarning, stacklevel=6)
+            warnings.warn(f"step {step} of the watch was not read. {why}", RegimeWarning, stacklevel=7)
 
     def _check(self) -> None:
-        if self.seen:
-            return
-        why = (
-            self._failed or "neither transformers' AttentionInterface nor torch.nn.MultiheadAttention was called"
-            if self._passes
-            else "it was not called in training mode; if a part of it, or what torch.compile made of it, is called by "
-            "itself, watch that"
-        )
-        raise DomainError(f"no attention of {type(self._model).__name__} was seen: {why}")
+        if not self.seen:
+            raise DomainError(
+                f"no attention of {type(self._model).__name__} was seen: it was not called in training mode; if a part "
+                "of it is called by itself, watch that"
+            )
 
     def _fetch(self) -> None:
         """Bring to the host what was read since the last time; the only place that waits for the device."""
@@ -217,17 +293,102 @@ class Watch:
             for each in pending:
                 numbers = [array for found in each.found for array in found.cpu().double().numpy().swapaxes(0, 1)]
                 for name in each.layers:
-                    self._layers.setdefault(name, len(self._layers))
+                    if name not in self._layers:
+                        self._layers[name] = len(self._layers)
+                        self._log.declared.append(name in each.causal)
                 self._heads = max(self._heads, *(one.shape[1] for one in numbers))
                 reading = np.full((len(NAMES), len(self._layers), self._heads), np.nan)
                 for name, one in zip(each.layers, numbers, strict=True):
                     reading[:, self._layers[name], : one.shape[1]] = one
-                self._read[each.step] = reading
-                self._newest = dict(zip(NAMES, reading, strict=True))
-                for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
-                    self._newest[name][self._newest["keys"] < 2] = np.nan
-                self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
-                self._log.add(each.step, self._newest)
+                self._add(each.step, reading)
+
+    def _add(self, step: int, reading: Real) -> None:
+        """Take in what was read, (names, layers, heads)."""
+        self._read[step] = reading
+        self._newest = dict(zip(NAMES, reading.copy(), strict=True))
+        for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
+            self._newest[name][self._newest["keys"] < 2] = np.nan
+        self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
+        self._log.add(step, self._newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All readings as tensors and lists, for a checkpoint of the run.
+
+        Returns
+        -------
+        dict of str to object
+            For :meth:`load_state_dict`.
+        """
+        data = self.data
+        names = [*NAMES, *(SPECTRA if self._tracker.spectra else ())]
+        return {
+            "names": names,
+            "layers": data["module"].to_numpy().tolist(),
+            "causal": list(self._log.declared),
+            "steps": data["step"].to_numpy().tolist(),
+            "values": torch.tensor(np.stack([data[name].to_numpy() for name in names])),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int | None = None) -> None:
+        """Go on with the readings of an earlier part of the run; alarms are found again from them.
+
+        Parameters
+        ----------
+        state : mapping of str to object
+            What :meth:`state_dict` returned.
+        step : int, optional
+            Step at which the run goes on: readings from there on, of steps that are done again, are left out. Steps
+            are counted from there; after the last reading unless given.
+
+        Raises
+        ------
+        DomainError
+            If this watch has read something already, or the state is of another version.
+        """
+        if self.seen:
+            raise DomainError("this watch has readings already: load those of the earlier part before the first pass")
+        if [each for each in state["names"] if each not in SPECTRA] != list(NAMES):
+            raise DomainError("these readings are of another version of bulkedge: train on with the one that made them")
+        values = np.asarray(state["values"], dtype=float)
+        self._layers, self._heads = {name: n for n, name in enumerate(state["layers"])}, values.shape[-1]
+        self._log.declared.extend(state["causal"])
+        for n, each in enumerate(state["steps"]):
+            if step is not None and each >= step:
+                break
+            self._add(each, values[: len(NAMES), n].copy())
+            if len(values) > len(NAMES):
+                self._spectra[each] = {
+                    name: dict(zip(SPECTRA, values[len(NAMES) :, n, layer], strict=True))
+                    for name, layer in self._layers.items()
+                }
+        if step is not None or self._read:
+            self.step = max(self._read) + 1 if step is None else Integers(0, 2**62).check("step", step)
+
+    def resume(self, path: str | Path, step: int | None = None) -> None:
+        """Go on with the readings that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where they are.
+        step : int, optional
+            As for :meth:`load_state_dict`.
+        """
+        data = load_watch(path)
+        names = [*NAMES, *(each for each in SPECTRA if each in data)]
+        missing = [name for name in names if name not in data]
+        if missing:
+            raise StoreError(f"{path} is of another version of bulkedge: it has no {missing[0]}")
+        self.load_state_dict(
+            {
+                "names": names,
+                "layers": data["module"].to_numpy().tolist(),
+                "causal": [bool(each) for each in data.attrs["causal"]],
+                "steps": data["step"].to_numpy().tolist(),
+                "values": np.stack([data[name].to_numpy() for name in names]),
+            },
+            step,
+        )
 
     @property
     def data(self) -> xr.Dataset:
@@ -250,7 +411,19 @@ class Watch:
             },
             attrs={"model": type(self._model).__name__, "every": self._every, "rate": self._rate},
         )
+        if self._tracker.spectra:
+            data = data.assign(self._update_spectra(steps, layers))
         return data.assign(residual=(data.entropy - data.predicted_entropy).assign_attrs(long_name=RESIDUAL))
+
+    def _update_spectra(self, steps: list[int], layers: list[str]) -> dict[str, Any]:
+        """Spectra of the updates before each reading, as variables of :attr:`data`."""
+        values = np.full((len(SPECTRA), len(steps), len(layers), self._heads), np.nan)
+        for n, step in enumerate(steps):
+            for name, found in self._spectra.get(step, {}).items():
+                for row, kind in enumerate(SPECTRA):
+                    values[row, n, layers.index(name), : len(found[kind])] = found[kind]
+        dims = ("step", "layer", "head")
+        return {name: (dims, values[n], {"long_name": words}) for n, (name, words) in enumerate(SPECTRA.items())}
 
     @property
     def table(self) -> pd.DataFrame:
@@ -307,54 +480,43 @@ class Watch:
         transformers.TrainerCallback
             For ``Trainer(callbacks=[...])``.
         """
-        need("the callback", "transformers")
-        from transformers import TrainerCallback
-
-        watched = self
-        base: Any = TrainerCallback
-
-        class TransformersMetrics(base):  # type: ignore[misc]
-            """Adds keys at logging, and nothing else."""
-
-            def on_step_begin(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
-                watched.at(state.global_step)
-
-            def on_log(self, _arguments: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-                if logs is None or "loss" not in logs:  # evaluation, or the summary at the end
-                    return
-                found = watched.metrics()
-                logs.update(found)
-                if state.log_history:
-                    state.log_history[-1].update(found)
-
-        return TransformersMetrics()
+        return transformers_callback(self)
 
     def lightning(self) -> Any:
         """A callback for Lightning's Trainer that logs :meth:`metrics` as often as that logs.
 
-        The watch goes by the Trainer's steps, so that batches that accumulate gradients count once.
+        The watch goes by the Trainer's steps, so that batches that accumulate gradients count once. Checkpoints have
+        the readings, and a run that goes on from one goes on with them.
 
         Returns
         -------
-        lightning.pytorch.Callback
-            For ``Trainer(callbacks=[...])``.
+        LightningMetrics
+            For ``Trainer(callbacks=[...])``. It has the hooks of a callback, and Lightning is not imported.
         """
-        names = ("lightning.pytorch", "pytorch_lightning")
-        name = next((each for each in names if find_spec(each.partition(".")[0]) is not None), None)
-        watched = self
-        base: Any = object if name is None else import_module(name).Callback
+        return LightningMetrics(self)
 
-        class LightningMetrics(base):  # type: ignore[misc]
-            """Logs keys in training, and nothing else."""
+    def logger(self, send: Callable[..., Any]) -> Callable[[int], bool]:
+        """A function for plain loops, to be called with the number of each step when it is done.
 
-            def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-                watched.at(trainer.global_step)
+        Parameters
+        ----------
+        send : callable
+            Called as ``send(metrics, step=step)`` after each new reading: ``wandb.log`` and ``mlflow.log_metrics`` as
+            they are.
 
-            def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-                if watched.seen and trainer.global_step % trainer.log_every_n_steps == 0:
-                    module.log_dict(watched.metrics())
+        Returns
+        -------
+        callable
+            It says whether there was a new reading.
+        """
+        return metric_logger(self, send)
 
-        return LightningMetrics()
+    def new_alarms(self) -> tuple[Alarm, ...]:
+        """The alarms that were not here when this was asked last."""
+        found = self.alarms
+        new = tuple(each for each in found if each not in self._told)
+        self._told = found
+        return new
 
     def attach(self, trainer: Any) -> None:
         """Add the callback to a Trainer, before those that report to trackers.
@@ -392,7 +554,8 @@ class Watch:
             The folder.
         """
         path = Path(path)
-        save_dataset(self.data.assign_attrs(alarms=to_json([asdict(each) for each in self.alarms])), path)
+        alarms, causal = to_json([asdict(each) for each in self.alarms]), [int(each) for each in self._log.declared]
+        save_dataset(self.data.assign_attrs(alarms=alarms, causal=causal), path)
         return path
 
 
@@ -427,54 +590,3 @@ def load_watch(path: str | Path) -> xr.Dataset:
     if "alarms" not in data.attrs:
         raise StoreError(f"{path} is not what Watch.save wrote: it has no alarms")
     return data
-
-
-class _ReadPass(ForwardPass):
-    """One pass of a model that is watched: layers wait until those that fit together are read."""
-
-    def __init__(self, model: nn.Module, step: int, rows: int) -> None:
-        super().__init__(model)
-        self.names |= ForwardPass(unwrap(model)).names  # as they are called without what stands around the model
-        self.step, self._rows = step, rows
-        self.layers: list[str] = []
-        self.found: list[Tensor] = []
-        self.error: Exception | None = None
-        self._calls: Counter[str] = Counter()
-        self._queue: list[tuple[AttentionInputs, list[int]]] = []
-
-    def attempt(self, work: Callable[[], object]) -> None:
-        """Do a part of the reading; what goes wrong is kept, because the model is not to stop for it."""
-        if self.error is None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - whatever it is
-                self.error = error
-                self._queue.clear()
-
-    def read(self, make: Callable[[], AttentionInputs]) -> None:
-        """Make out what an attention was called with."""
-        self.attempt(lambda: super(_ReadPass, self).read(make))
-
-    def attend(self, found: AttentionInputs) -> None:
-        """Let a layer wait for those that fit."""
-        # matrices are not to be held until layers are read
-        layer = found._replace(name=found.name.replace("_orig_mod.", ""), weights=None)
-        # a module that is called again in the same pass, as shared layers are, is a layer of its own
-        self._calls[layer.name] += 1
-        if self._calls[layer.name] > 1:
-            layer = layer._replace(name=f"{layer.name}#{self._calls[layer.name]}")
-        waiting = sum(each.entries for each, _ in self._queue)
-        if self._queue and (waiting + layer.entries > TOGETHER or not layer.fits(self._queue[0][0])):
-            self.flush()
-        self._queue.append((layer, layer.versions))
-
-    def flush(self) -> None:
-        """Read the layers that wait; their queries and keys are let go."""
-        queue, self._queue = self._queue, []
-        if not queue:
-            return
-        for layer, versions in queue:
-            if versions != layer.versions:
-                raise DomainError(f"queries or keys of {layer.name} were changed in place before they could be read")
-        self.found.append(readings([layer for layer, _ in queue], self._rows))
-        self.layers.extend(layer.name for layer, _ in queue)
