@@ -229,10 +229,10 @@ class SoftmaxAttention(Parametric, Ensemble):
     @cached_property
     def _sharp(self) -> HeadLaw | None:
         """The law of a head at any inverse temperature, where there is one and it is not that of a flat head."""
-        if self.inputs is not None or not self._sees_all:
+        if self.inputs is not None or not (self._sees_all or self.causal):
             return None
         try:
-            law = HeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+            law = HeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm, self.causal)
         except DomainError:
             return None
         return None if law.is_flat else law
@@ -301,6 +301,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         return laws[0] if len(laws) == 1 else MixtureLaw(tuple(laws), (1 - share, share))
 
     def _law_of_causal(self) -> Law:
+        if self.heavy_share() > TRUSTED and self._sharp is not None:
+            return self._sharp
         head_dim = self.head_dim
         if head_dim > MOST_DIMENSIONS and head_dim >= 4 * self.tokens:  # as good as independent scores
             if 4 * self.tokens <= MOST_DIMENSIONS:

@@ -30,8 +30,8 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import betaincinv, gammaincinv, log_ndtr, ndtri
 
 from bulkedge.laws.distribution import Distribution, PointMasses, Unit
-from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph, HalfCircle
-from bulkedge.support.arrays import BoolArray, Real
+from bulkedge.laws.engine.cavity import Cavity, CavityEquations, Degrees, Graph, HalfCircle
+from bulkedge.support.arrays import EPS, BoolArray, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
@@ -42,6 +42,7 @@ TOLERANCE = 2e-4  # absolute tolerance of the distribution function at a point
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
 ``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
+DEEPEST = 1e-60  # smallest value that a table has a point for, over the mean
 
 
 class LogTable:
@@ -196,13 +197,14 @@ class SharpHeadLaw(Parametric, Distribution):
 @lru_cache(maxsize=64)
 def _solve_table(law: SharpHeadLaw) -> LogTable:
     """The table of a law, once in a process."""
-    return table_of(sharp_graph(law.beta, law.tokens), law.beta, law.tokens)
+    return table_of(Cavity(sharp_graph(law.beta, law.tokens), TOLERANCE), law.beta, law.tokens)
 
 
-def table_of(graph: Graph, beta: float, tokens: int, rise_allowed: float = RISE) -> LogTable:
+def table_of(
+    cavity: CavityEquations, beta: float, tokens: int, rise_allowed: float = RISE, deepest: float = DEEPEST
+) -> LogTable:
     """The table of a graph's values: points outwards from the mean, then the steepest intervals halved."""
-    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(12)
-    mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
+    circle, mean = HalfCircle.nodes(12), cavity.mean
 
     def mass(log: float) -> float:
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
@@ -214,7 +216,7 @@ def table_of(graph: Graph, beta: float, tokens: int, rise_allowed: float = RISE)
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
-    while found[min(found)] > 0.004 and min(found) > np.log(mean * 1e-60):
+    while found[min(found)] > 0.004 and min(found) > np.log(mean * deepest):
         found[min(found) - step] = mass(min(found) - step)
         step *= 1.3
     while len(found) < TABLE:
@@ -274,15 +276,18 @@ def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
     return softmax_rows(NormalScores(beta), tokens, sobol_points(size, count + 1, 2 * stream))
 
 
-def softmax_rows(scores: NormalScores | SphereScores, tokens: int, uniform: Real) -> SoftmaxRows:
-    """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
-    count = uniform.shape[1] - 1
+def softmax_rows(scores: NormalScores | SphereScores, tokens: Any, uniform: Real) -> SoftmaxRows:
+    """Weights of rows of so many tokens, one number or one a row: the largest first, and zeros where there are few."""
+    # order statistics of uniform numbers are sums of exponential ones over the sum of all
+    most = uniform.shape[1] - 1
+    count = np.clip(np.rint(tokens * np.ones(len(uniform))) - 1, 1, most).astype(np.intp)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
-    largest = scores.largest(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
-    last, left = largest[:, -1], np.log(tokens - count)
+    end = np.take_along_axis(sums, count[:, None] - 1, axis=1)
+    largest = scores.largest(np.minimum(sums / (end + gammaincinv(tokens + 1 - count, uniform[:, -1])[:, None]), 1 - EPS))
+    last, left = np.take_along_axis(largest, count[:, None] - 1, axis=1)[:, 0], np.log(tokens - count)
     # sums of exp(k beta s) over scores s below the last one; logarithms, since exp(beta**2) may overflow
     one, two = (left + scores.below(last, k) for k in (1, 2))
-    logs = np.reshape(scores.spread, (-1, 1)) * largest
+    logs = np.where(np.arange(most) < count[:, None], np.reshape(scores.spread, (-1, 1)) * largest, -np.inf)
     normaliser = np.logaddexp(np.logaddexp.reduce(logs, axis=1), one)
     weights = np.exp(logs - normaliser[:, None])
     first, second = np.exp(one - normaliser), np.exp(two - 2 * normaliser)
@@ -294,14 +299,20 @@ def dominated(rows: SoftmaxRows, tokens: int) -> bool:
     return bool(np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2)
 
 
-def strongest(rows: SoftmaxRows, edges: int, least: int) -> tuple[BoolArray, Real]:
-    """The largest weights of all rows together, and a few of each row; scores below which a row's others are."""
-    ordered = np.sort(rows.weights.ravel())[::-1]
-    level = ordered[edges * len(rows.weights)]
-    strong = rows.weights > level
+def strongest(rows: SoftmaxRows, edges: int, least: int, tokens: Any = 1.0) -> tuple[BoolArray, Real]:
+    """The largest weights of all rows together, and a few of each row; scores below which a row's others are.
+
+    Rows of different numbers of tokens are compared by weights times the root of that number.
+    """
+    root = np.broadcast_to(np.sqrt(tokens), len(rows.weights))
+    relative = rows.weights * root[:, None]
+    level = np.sort(relative.ravel())[::-1][edges * len(root)]
+    strong = relative > level
     strong[:, :least] = True
-    cut = (np.log(level) + rows.log_normaliser) / rows.spread
-    return strong, np.minimum(cut, rows.scores[:, least - 1])
+    strong &= rows.weights > 0
+    cut = (np.log(level / root) + rows.log_normaliser) / rows.spread
+    ends = np.minimum(strong.sum(axis=1), least)[:, None] - 1
+    return strong, np.minimum(cut, np.take_along_axis(rows.scores, ends, axis=1)[:, 0])
 
 
 def _squares(rows: SoftmaxRows, tokens: int) -> Real:
