@@ -21,7 +21,6 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import LargeEntries
-from bulkedge.laws.attention import causal_head
 from bulkedge.laws.attention.causal import CausalLaw
 from bulkedge.laws.attention.causal_head import MOST_DIMENSIONS, CausalHeadLaw, MaskBlocks, mean_values, shifted_values
 from bulkedge.laws.attention.finite_head import (
@@ -309,7 +308,7 @@ class SoftmaxAttention(Parametric, Ensemble):
                 head_dim = MOST_DIMENSIONS
             elif self.beta <= 1:
                 return CausalLaw(np.expm1(self.beta**2))
-        beta = min(self.beta, causal_head.MOST_BETA)
+        beta = min(self.beta, MOST_BETA)
         return CausalHeadLaw(beta, head_dim, self.tokens, self.qk_norm, self.beta if beta < self.beta else ANY_BETA.low)
 
     def _law_in(self, regime: str) -> Law:

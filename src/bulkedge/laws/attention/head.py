@@ -39,10 +39,11 @@ LOW_DIMENSION, FARTHER, ONE_HOT = 16, 0.01, 30.0
 """Dimension below which strong entries are no tree: near keys have near neighbours. Tables are then up to 0.2 away from
 draws, and the law of flat heads follows them up to MOST_FLAT. At larger beta draws are farther by less than FARTHER for
 each dimension that is missing; that fades until rows are nearly one-hot."""
-DEVIATIONS = ((1.0, 0.016), (1.5, 0.008), (3.0, 0.008), (4.0, 0.012), (6.0, 0.02), (12.0, 0.02), (30.0, 0.035))
+DEVIATIONS = ((1.0, 0.016), (1.5, 0.008), (3.0, 0.008), (4.0, 0.012), (6.0, 0.02), (12.0, 0.02), (30.0, 0.022))
 """Inverse temperatures, and how far draws were found to be from the sharp law, besides finite size."""
-CAUSAL_DEVIATIONS = ((1.0, 0.008), (2.0, 0.01), (3.0, 0.014), (4.0, 0.02), (12.0, 0.03), (30.0, 0.04))
+CAUSAL_DEVIATIONS = ((1.0, 0.008), (2.0, 0.01), (3.0, 0.014), (4.0, 0.014), (6.0, 0.022), (12.0, 0.1), (30.0, 0.2))
 """The same for causal heads."""
+MOST_CAUSAL = 6.0  # inverse temperature from which the law of causal heads warns
 CAUSAL_ROWS = 1024  # rows of the graph of a causal head
 SHALLOW, DEEP = 1e-8, 80.0
 """Tables of causal heads are solved for down to the first, over the mean. Below, the distribution function is one over a
@@ -65,9 +66,9 @@ class HeadLaw(Parametric, Law):
     reach far: ``edge`` is the last point of the table, beyond which less than 0.0004 of the mass lies. One value in T
     is zero, an atom.
 
-    The first evaluation solves the equations, in four to fifteen seconds, at any number of tokens. Equal parameters
+    The first evaluation solves the equations, in four to eight seconds, at any number of tokens. Equal parameters
     give equal numbers in every process. :attr:`accuracy` is the Kolmogorov distance that draws keep. In fewer than 16
-    dimensions the law of flat heads is nearer up to beta = 4; beyond, a
+    dimensions the law of flat heads is nearer up to beta = 4; beyond, and for causal heads beyond beta = 6, a
     :class:`~bulkedge.support.errors.RegimeWarning` says how far draws are.
 
     >>> law = HeadLaw(beta=0.5, head_dim=64, tokens=1024)
@@ -87,11 +88,15 @@ class HeadLaw(Parametric, Law):
         """Check the parameters, and what they are together."""
         super().__post_init__()
         check_norms(self.head_dim, qk_norm=self.qk_norm)
+        why = ""
         if self.beta > MOST_FLAT and self._loops > MOST_DEVIATION:
+            why = f"keys in fewer than {LOW_DIMENSION} dimensions have neighbours"
+        elif self.causal and self.beta > MOST_CAUSAL:
+            why = "low degrees are left out of causal heads so sharp"
+        if why:
             warnings.warn(
                 f"HeadLaw at head_dim = {self.head_dim} and beta = {self.beta:g}: the Kolmogorov distance of draws is "
-                f"up to {self.accuracy:.2g}, because keys in fewer than {LOW_DIMENSION} dimensions have neighbours. "
-                "Simulate instead (be.null_of)",
+                f"up to {self.accuracy:.2g}, because {why}. Simulate instead (be.null_of)",
                 RegimeWarning,
                 stacklevel=3,
             )

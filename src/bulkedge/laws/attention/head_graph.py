@@ -42,10 +42,12 @@ MOST_DEGREE, MOST_RATIO = (
 )  # degrees that may count as of low rank: the largest, and its harmonics for each token
 NEGLIGIBLE = 0.004  # share of the variance, over one more than those harmonics, below which a degree is noise
 SMALLEST = 0.02  # of a row's variance is noise at least, where what is left of it is a difference
-MASKED_RATIO = 0.15
-"""Harmonics for each token up to which a degree is of low rank behind a mask. At 2048 tokens and beta = 2, degree two of
+MASKED_FIRST, MASKED_RATIO = 3.0, 0.15
+"""Harmonics for each token up to which the first degree, and others, are of low rank behind a mask. At 2048 tokens and beta = 2, degree two of
 32 dimensions (0.26) makes the law worse by 0.007, that of 16 dimensions (0.07) makes it better by 0.034."""
 LEAST_FILL = 1e-3  # of all scores of a row are taken as weak at least
+MASKED_FLATTEST = 3.5
+"""Inverse temperature from which edges alone are nearer to causal heads: at beta = 4 and 2048 tokens by 0.01."""
 GROUP_ROWS, GROUP_LENGTHS = 64, 4  # rows of a group by place, and groups of these by length of the query
 Part = tuple[Real, Real, Real, Real]
 
@@ -148,7 +150,9 @@ class _Builder:
         ends = np.repeat(np.arange(size), strong.sum(axis=1))
         cosines, found = self._cosines(rows, lengths, strong)
         numbers = np.exp(log_harmonics(self.head_dim, MOST_DEGREE))
-        degrees = np.flatnonzero((numbers < MASKED_RATIO * self.tokens) & (np.arange(len(numbers)) > 0))
+        ratios = numbers / self.tokens
+        low = ratios[1:] < np.array([MASKED_FIRST, *[MASKED_RATIO] * (MOST_DEGREE - 1)])
+        degrees = np.flatnonzero(low & (self.beta < MASKED_FLATTEST)) + 1
         weak = self._weak(lengths, rows, cut, strong.sum(axis=1), degrees, seen)
         total, profile = self._totals(rows, strong, weak, seen)
         variance = weak.variance * (total / np.maximum(weak.variance.mean(axis=1), 1e-300))[:, None]

@@ -42,6 +42,9 @@ TOLERANCE = 2e-4  # absolute tolerance of the distribution function at a point
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
 ``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
+STEPS_FROM, NEXT_TO_STEPS, STEEPER = 8.0, (NARROW / 2, 2e-5, 1e-7), 6
+"""Inverse temperature from which there are points next to multiples of T, at these distances in ``log x``; there angles
+gather at the positive axis with a larger power."""
 DEEPEST = 1e-60  # smallest value that a table has a point for, over the mean
 
 
@@ -144,8 +147,7 @@ class SharpHeadLaw(Parametric, Distribution):
     T times the Poisson law of rate one. One value in T is zero, since rows sum to zero: that is an atom.
 
     The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
-    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens); just below multiples of T, from
-    beta 8 on, it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are
+    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens). Single draws of 1000 tokens are
     0.003 (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
 
     It is no :class:`~bulkedge.laws.law.Law`: a table is solved for when it is first asked for, in one to six seconds,
@@ -210,9 +212,8 @@ def table_of(
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
 
     found = {np.log(mean): mass(np.log(mean))}
-    # from beta 8 on the table has points on both sides of the first multiples of T, where steps grow
-    multiples = np.log(tokens * np.arange(1.0, 5.0)).tolist() if beta > 8.0 else []
-    found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
+    if beta > STEPS_FROM:
+        found |= _steps(cavity, tokens)
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
@@ -230,21 +231,25 @@ def table_of(
         if rise < rise_allowed:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
-    for log in multiples:
-        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], beta, tokens)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return LogTable(logs, masses)
 
 
-def _step_below(log: float, below: float, above: float, beta: float, tokens: int) -> dict[float, float]:
-    """The distribution function just below a multiple of T, where it rises faster than the table resolves."""
-    # a row's second score is behind its first by an exponential number of mean 1/M, M about the largest score:
-    # the others weigh less than t with probability t**(M/beta)
-    distances = NARROW / 2 * 10.0 ** -np.arange(1, 9)
-    left = (2 * distances / NARROW) ** float(-ndtri(1 / tokens) / beta)
-    return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
+def _steps(cavity: CavityEquations, tokens: int) -> dict[float, float]:
+    """The distribution function next to the first multiples of T, where it rises most."""
+    # values lie on all scales about a multiple: rows leave a little to other columns, and columns get that of others
+    found: dict[float, float] = {}
+    circle = HalfCircle.nodes(24, STEEPER)
+    for log in np.log(tokens * np.arange(1.0, 5.0)).tolist():
+        for side in (-1, 1):
+            close = NEXT_TO_STEPS if log < np.log(2.5 * tokens) else NEXT_TO_STEPS[:1]
+            masses = [float(np.clip(cavity.mass(np.exp(log + side * each), circle), 0.0, 1.0)) for each in close]
+            places = np.append(close, np.geomspace(close[0], close[-1], 2 * len(close) - 1)[1:-1:2])
+            between = np.interp(np.log(places), np.log(close[::-1]), masses[::-1])
+            found |= dict(zip((log + side * places).tolist(), between.tolist(), strict=True))
+    return found
 
 
 def sharp_graph(

@@ -45,11 +45,11 @@ class HalfCircle(NamedTuple):
     weights: Real
 
     @classmethod
-    def nodes(cls, count: int) -> HalfCircle:
-        """Gauss nodes in the cube root of the angle, from the negative axis to the positive one."""
+    def nodes(cls, count: int, grading: int = GRADING) -> HalfCircle:
+        """Gauss nodes in a root of the angle, from the negative axis to the positive one."""
         nodes, weights = np.polynomial.legendre.leggauss(count)
         unit = (1 + nodes[::-1]) / 2
-        return cls(np.pi * unit**GRADING, weights[::-1] / 2 * GRADING * unit ** (GRADING - 1))
+        return cls(np.pi * unit**grading, weights[::-1] / 2 * grading * unit ** (grading - 1))
 
 
 class Degrees(NamedTuple):
