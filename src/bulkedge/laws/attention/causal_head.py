@@ -122,7 +122,7 @@ class CausalHeadLaw(Parametric, Law):
         """Check the parameters, and what they are together."""
         super().__post_init__()
         check_norms(self.head_dim, qk_norm=self.qk_norm)
-        warn_of_deviation(self)
+        warn_of_deviation(self, "Take the law of sharp heads, HeadLaw(..., causal=True), or simulate (be.null_of)")
 
     @property
     def accuracy(self) -> float:
