@@ -208,8 +208,9 @@ def test_law_of_causal_attention_is_that_of_heads():
     ):
         with pytest.raises(ValueError, match=f"{message}.*Simulate it"):
             model.law()
-    with pytest.warns(be.RegimeWarning, match="CausalHeadLaw at beta = 1.6 and 10000 tokens: .*Simulate instead"):
-        be.SoftmaxAttention(10_000, 64, 1.6, mask="causal").law()
+    assert be.SoftmaxAttention(10_000, 64, 1.6, mask="causal").law() == be.HeadLaw(1.6, 64, 10_000, causal=True)
+    with pytest.warns(be.RegimeWarning, match="CausalHeadLaw at beta = 1.6 and 10000 tokens: .*causal=True.*simulate"):
+        be.CausalHeadLaw(1.6, 64, 10_000)
 
 
 def test_law_of_causal_attention():
@@ -287,8 +288,8 @@ def test_regimes():
     assert be.SoftmaxAttention(1000, 64, 2.0, qk_norm=True).law("sharp") == be.HeadLaw(2.0, 64, 1000, qk_norm=True)
     with pytest.warns(be.RegimeWarning, match="beta = 4, the nearest .* beta = 8, .* up to 0.34.*HeadLaw"):
         assert be.SoftmaxAttention(1000, 64, 8.0).law("finite head") == be.FiniteHeadLaw(4.0, 64, 1000, head_beta=8.0)
-    with pytest.warns(be.RegimeWarning, match="beta = 6, the nearest law for heads at beta = 7, .*Simulate instead"):
-        assert be.SoftmaxAttention(1000, 64, 7.0, mask="causal").law().beta == 6
+    with pytest.warns(be.RegimeWarning, match="beta = 7: .* low degrees are left out of causal heads so sharp"):
+        assert be.SoftmaxAttention(1000, 64, 7.0, mask="causal").law() == be.HeadLaw(7.0, 64, 1000, causal=True)
     assert be.SoftmaxAttention(1000, 64, 1.0, mask="causal").law() == be.CausalHeadLaw(1.0, 64, 1000)
     with pytest.raises(ValueError, match="laws of masked attention are for orthonormal tokens"):
         be.SoftmaxAttention(50, 40, 1.0, mask="causal", inputs=np.eye(50)).law()

@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("beta", "head_dim", "tokens", "qk_norm", "draws", "mask"), CASES)
-def test_simulation(beta, head_dim, tokens, qk_norm, draws, mask):
+def test_simulation(beta, head_dim, tokens, qk_norm, draws, mask):  # noqa: PLR0913, PLR0917
     """Draws keep the accuracy that the law states; the law of flat heads is twice as far, or farther."""
     model = be.SoftmaxAttention(tokens, head_dim, beta, qk_norm, mask)
     law = model.law()

@@ -455,8 +455,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         count = self._entries.beyond(self._finite_edge)
         if self.heavy_share() > MOST_HEAVY:
             warnings.warn(
-                f"{self.heavy_share():.0%} of the variance is in single large entries, which leave the bulk: there is no "
-                "bulk to count values beyond",
+                f"{self.heavy_share():.0%} of the variance is in single large entries: there is "
+                "no bulk to count values beyond",
                 RegimeWarning,
                 stacklevel=2,
             )

@@ -62,8 +62,9 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
     of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
     the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law, or
     all entries are, with ``large_entries``: that is nearer to draws up to beta of about 1.2, and has no edge beside
-    outliers. Beyond, :class:`~bulkedge.laws.attention.head.HeadLaw` is nearer. Where large entries were found to move draws by more than 0.02, a :class:`~bulkedge.support.errors.RegimeWarning`
-    says by how much; :attr:`accuracy` is the distance that draws keep.
+    outliers. Beyond, :class:`~bulkedge.laws.attention.head.HeadLaw` is nearer. Where large entries were found to move
+    draws by more than 0.02, a :class:`~bulkedge.support.errors.RegimeWarning` says by how much; :attr:`accuracy` is the
+    distance that draws keep.
 
     >>> law = FiniteHeadLaw(beta=0.5, head_dim=64, tokens=1024)
     >>> round(law.edge, 3), round(law.mean(), 3)

@@ -41,13 +41,22 @@ draws, and the law of flat heads follows them up to MOST_FLAT. At larger beta dr
 each dimension that is missing; that fades until rows are nearly one-hot."""
 DEVIATIONS = ((1.0, 0.016), (1.5, 0.008), (3.0, 0.008), (4.0, 0.012), (6.0, 0.02), (12.0, 0.02), (30.0, 0.022))
 """Inverse temperatures, and how far draws were found to be from the sharp law, besides finite size."""
-CAUSAL_DEVIATIONS = ((1.0, 0.008), (2.0, 0.01), (3.0, 0.014), (4.0, 0.014), (6.0, 0.022), (12.0, 0.1), (30.0, 0.2))
+CAUSAL_DEVIATIONS = (
+    (1.0, 0.008),
+    (2.0, 0.01),
+    (3.0, 0.014),
+    (4.0, 0.014),
+    (6.0, 0.022),
+    (8.0, 0.07),
+    (12.0, 0.12),
+    (30.0, 0.2),
+)
 """The same for causal heads."""
-MOST_CAUSAL = 6.0  # inverse temperature from which the law of causal heads warns
+MOST_CAUSAL = 5.0  # inverse temperature from which the law of causal heads warns
 CAUSAL_ROWS = 1024  # rows of the graph of a causal head
 SHALLOW, DEEP = 1e-8, 80.0
-"""Tables of causal heads are solved for down to the first, over the mean. Below, the distribution function is one over a
-linear function of ``log x``, as for triangular matrices, down to the exponential of minus the second."""
+"""Tables of causal heads are solved for down to the first, over the mean. Below, the distribution function is one over
+a linear function of ``log x``, as for triangular matrices, down to the exponential of minus the second."""
 LEAST = 1e-5  # share of the mass that is spread evenly over the intervals of a table
 CLOSEST = 1e-5  # distance of points of the table in ``log x``
 RISE = 0.05  # by which a table rises from point to point, at most
@@ -58,17 +67,17 @@ STEEPEST = 10  # root with which the density may begin at zero, at most: of high
 class HeadLaw(Parametric, Law):
     """Squared singular values of ``sqrt(T) (A - C)``, A = softmax(beta S) of T tokens and C its mean, at any beta.
 
-    Tokens see all others, and C is ``uu'``, or with ``causal`` themselves and earlier ones only. Scores are those of Gaussian queries and keys, or of normalised ones with ``qk_norm``. Where that is nearer,
-    it is the law of flat heads, :class:`~bulkedge.laws.attention.finite_head.FiniteHeadLaw` or
-    :class:`~bulkedge.laws.attention.causal_head.CausalHeadLaw`. Else it is the solution of cavity
-    equations with terms of low rank, as a table of some forty points: the distribution function is interpolated in
-    ``log x``, and the density is its derivative. It has no sharp end on the right then, since single large entries
-    reach far: ``edge`` is the last point of the table, beyond which less than 0.0004 of the mass lies. One value in T
-    is zero, an atom.
+    Tokens see all others, and C is ``uu'``, or with ``causal`` themselves and earlier ones only. Scores are those of
+    Gaussian queries and keys, or of normalised ones with ``qk_norm``. Where it is nearer, this is the law of flat
+    heads, :class:`~bulkedge.laws.attention.finite_head.FiniteHeadLaw` or
+    :class:`~bulkedge.laws.attention.causal_head.CausalHeadLaw`. Else it is the solution of cavity equations with terms
+    of low rank, as a table of some forty points: the distribution function is interpolated in ``log x``, and the
+    density is its derivative. It has no sharp end on the right then, since single large entries reach far: ``edge`` is
+    the last point of the table, beyond which less than 0.0004 of the mass lies. One value in T is zero, an atom.
 
     The first evaluation solves the equations, in four to eight seconds, at any number of tokens. Equal parameters
     give equal numbers in every process. :attr:`accuracy` is the Kolmogorov distance that draws keep. In fewer than 16
-    dimensions the law of flat heads is nearer up to beta = 4; beyond, and for causal heads beyond beta = 6, a
+    dimensions the law of flat heads is nearer up to beta = 4; beyond, and for causal heads beyond beta = 5, a
     :class:`~bulkedge.support.errors.RegimeWarning` says how far draws are.
 
     >>> law = HeadLaw(beta=0.5, head_dim=64, tokens=1024)
@@ -147,7 +156,7 @@ class HeadLaw(Parametric, Law):
         return self._flat.atoms if self._flat else ((0.0, 1 / self.tokens),)
 
     def finite_edge(self, n: int, level: float = 0.01, dyson: int = 1) -> float:
-        """The value that the largest of n exceeds with probability ``level``; of causal heads, that of their first rows."""
+        """What the largest value exceeds with probability ``level``; of causal heads, that of the first rows."""
         if not self.causal:
             return super().finite_edge(n, level, dyson)
         beta = min(self.beta, MOST_FLAT)

@@ -43,8 +43,8 @@ MOST_DEGREE, MOST_RATIO = (
 NEGLIGIBLE = 0.004  # share of the variance, over one more than those harmonics, below which a degree is noise
 SMALLEST = 0.02  # of a row's variance is noise at least, where what is left of it is a difference
 MASKED_FIRST, MASKED_RATIO = 3.0, 0.15
-"""Harmonics for each token up to which the first degree, and others, are of low rank behind a mask. At 2048 tokens and beta = 2, degree two of
-32 dimensions (0.26) makes the law worse by 0.007, that of 16 dimensions (0.07) makes it better by 0.034."""
+"""Harmonics for each token up to which the first degree, and others, are of low rank behind a mask. At 2048 tokens
+and beta = 2, degree two of 32 dimensions (0.26) makes the law 0.007 worse, that of 16 (0.07) makes it 0.034 better."""
 LEAST_FILL = 1e-3  # of all scores of a row are taken as weak at least
 MASKED_FLATTEST = 3.5
 """Inverse temperature from which edges alone are nearer to causal heads: at beta = 4 and 2048 tokens by 0.01."""
@@ -54,24 +54,25 @@ Part = tuple[Real, Real, Real, Real]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Relative lengths of rows' queries and columns' keys: ones, if they are normalised."""
+    """Relative lengths of rows' queries and columns' keys, ones if they are normalised; and what rows see."""
 
     rows: Real  # (N,)
     columns: Real  # (N,), increasing
     classes: Index  # (N,) class of each column
     typical: Real  # (c,) mean length in each class
     uniform: Real  # (N, m) places of the keys that rows look at most, among all keys with their scores
+    seen: Real  # (N,) how many tokens
 
     @classmethod
-    def of(cls, head_dim: int, places: Real, uniform: Real, *, qk_norm: bool) -> Lengths:
+    def of(cls, head_dim: int, places: Real, uniform: Real, seen: Real, *, qk_norm: bool) -> Lengths:
         """Quantiles at these places for rows, and at even ones for columns."""
         size, even = len(places), np.arange(len(places))
         if qk_norm:
-            return cls(np.ones(size), np.ones(size), np.zeros(size, dtype=np.intp), np.ones(1), uniform)
+            return cls(np.ones(size), np.ones(size), np.zeros(size, dtype=np.intp), np.ones(1), uniform, seen)
         rows, columns = (
             np.sqrt(2 * gammaincinv(head_dim / 2, each) / head_dim) for each in (places, (even + 0.5) / size)
         )
-        return cls(rows, columns, even * CLASSES // size, columns.reshape(CLASSES, -1).mean(axis=1), uniform)
+        return cls(rows, columns, even * CLASSES // size, columns.reshape(CLASSES, -1).mean(axis=1), uniform, seen)
 
 
 class WeakPart(NamedTuple):
@@ -96,7 +97,7 @@ def causal_graph(beta: float, head_dim: int, tokens: int, *, qk_norm: bool, size
     """The graph of a causal head with so many rows, at even places."""
     graph_of = _Builder(beta, head_dim, tokens, qk_norm)
     seen = np.maximum((np.arange(size) + 0.5) * tokens / size + 0.5, 2.0)
-    return graph_of.masked(*graph_of.rows(seen), seen)
+    return graph_of.masked(*graph_of.rows(seen))
 
 
 @dataclass(frozen=True)
@@ -110,27 +111,27 @@ class _Builder:
         """Rows that see so many tokens, with their lengths and largest weights."""
         count = min(48, self.tokens // 2)
         uniform = sobol_points(len(seen), 2 * count + 2, 0)
-        lengths = Lengths.of(self.head_dim, uniform[:, count + 1], uniform[:, count + 2 :], qk_norm=self.qk_norm)
+        places, others = uniform[:, count + 1], uniform[:, count + 2 :]
+        lengths = Lengths.of(self.head_dim, places, others, seen, qk_norm=self.qk_norm)
         scores = SphereScores(self.beta, self.head_dim) if self.qk_norm else NormalScores(self.beta * lengths.rows)
         return lengths, softmax_rows(scores, seen, uniform[:, : count + 1])
 
     def graph(self, lengths: Lengths, rows: SoftmaxRows) -> Graph:
         """Edges, and the rest as noise and degrees."""
         tokens, size = self.tokens, len(lengths.rows)
-        seen = np.full(size, float(tokens))
         strong, cut = strongest(rows, EDGES, LEAST)
         ends = np.repeat(np.arange(size), strong.sum(axis=1))
         cosines, columns = self._edges(rows, lengths, strong)
         degrees = self._candidates()
-        weak = self._weak(lengths, rows, cut, strong.sum(axis=1), degrees, seen)
+        weak = self._weak(lengths, rows, (strong, cut), degrees)
         numbers = np.exp(log_harmonics(self.head_dim, MOST_DEGREE))[degrees]
         share = numbers * (weak.projections * weak.sizes).mean(axis=(1, 2)) / (1 + numbers / tokens)
         edges = tokens * (rows.weights[strong] ** 2).sum() / size
         kept = share > NEGLIGIBLE * (weak.variance.mean() + edges)
         if not kept.all():
             degrees, numbers = degrees[kept], numbers[kept]
-            weak = self._weak(lengths, rows, cut, strong.sum(axis=1), degrees, seen)
-        total, profile = self._totals(rows, strong, weak, seen)
+            weak = self._weak(lengths, rows, (strong, cut), degrees)
+        total, profile = self._totals(rows, strong, weak, lengths.seen)
         variance = weak.variance * (total / weak.variance.mean(axis=1))[:, None]
         low = np.einsum("k,knc,knc->nc", numbers, weak.projections, weak.sizes)
         noise = np.maximum(variance - low, SMALLEST * variance)
@@ -143,9 +144,9 @@ class _Builder:
         terms = Degrees(tokens, numbers, along, across, entries * basis)
         return Graph(ends, columns, entries**2, noise, lengths.classes, terms)
 
-    def masked(self, lengths: Lengths, rows: SoftmaxRows, seen: Real) -> MaskedGraph:
+    def masked(self, lengths: Lengths, rows: SoftmaxRows) -> MaskedGraph:
         """Edges to columns before each row, and the rest as noise and parts of degrees."""
-        size = len(seen)
+        seen, size = lengths.seen, len(lengths.seen)
         strong, cut = strongest(rows, EDGES, LEAST, seen)
         ends = np.repeat(np.arange(size), strong.sum(axis=1))
         cosines, found = self._cosines(rows, lengths, strong)
@@ -153,8 +154,8 @@ class _Builder:
         ratios = numbers / self.tokens
         low = ratios[1:] < np.array([MASKED_FIRST, *[MASKED_RATIO] * (MOST_DEGREE - 1)])
         degrees = np.flatnonzero(low & (self.beta < MASKED_FLATTEST)) + 1
-        weak = self._weak(lengths, rows, cut, strong.sum(axis=1), degrees, seen)
-        total, profile = self._totals(rows, strong, weak, seen)
+        weak = self._weak(lengths, rows, (strong, cut), degrees)
+        total, profile = self._totals(rows, strong, weak, lengths.seen)
         variance = weak.variance * (total / np.maximum(weak.variance.mean(axis=1), 1e-300))[:, None]
         classes, columns = _columns_before(ends, found, size, 1 if self.qk_norm else CLASSES)
         entries = self.tokens**0.5 * (rows.weights[strong] - profile[ends, classes[columns]] / seen[ends])
@@ -207,10 +208,9 @@ class _Builder:
                 columns[inside] = edge_columns(weights[inside], size // parts, each) + each * (size // parts)
         return cosines, columns
 
-    def _weak(
-        self, lengths: Lengths, rows: SoftmaxRows, cut: Real, counts: Index, degrees: Index, seen: Real
-    ) -> WeakPart:
+    def _weak(self, lengths: Lengths, rows: SoftmaxRows, parted: tuple[BoolArray, Real], degrees: Index) -> WeakPart:
         """Integrals over scores below each row's cut."""
+        (strong, cut), seen = parted, lengths.seen
         cosine, mass = cosine_quadrature(self.head_dim, NODES, REACH)
         basis = harmonics(self.head_dim, MOST_DEGREE, cosine)[degrees]
         numbers = np.exp(log_harmonics(self.head_dim, MOST_DEGREE))[degrees]
@@ -219,7 +219,9 @@ class _Builder:
         parts: list[Part] = []
         below = [np.where(each * self.head_dim**0.5 * cosine < cut[:, None], 1.0, 0.0) for each in lengths.typical]
         # the others are as they are below the cut, and so many
-        fill = (1 - counts / seen) / np.maximum(np.mean([each @ mass for each in below], axis=0), LEAST_FILL)
+        fill = (1 - strong.sum(axis=1) / seen) / np.maximum(
+            np.mean([each @ mass for each in below], axis=0), LEAST_FILL
+        )
         for length, inside in zip(lengths.typical, below, strict=True):
             region = inside * fill[:, None]
             logs = np.outer(lead, length * self.head_dim**0.5 * cosine) + height[:, None]

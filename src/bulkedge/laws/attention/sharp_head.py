@@ -288,7 +288,9 @@ def softmax_rows(scores: NormalScores | SphereScores, tokens: Any, uniform: Real
     count = np.clip(np.rint(tokens * np.ones(len(uniform))) - 1, 1, most).astype(np.intp)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
     end = np.take_along_axis(sums, count[:, None] - 1, axis=1)
-    largest = scores.largest(np.minimum(sums / (end + gammaincinv(tokens + 1 - count, uniform[:, -1])[:, None]), 1 - EPS))
+    largest = scores.largest(
+        np.minimum(sums / (end + gammaincinv(tokens + 1 - count, uniform[:, -1])[:, None]), 1 - EPS)
+    )
     last, left = np.take_along_axis(largest, count[:, None] - 1, axis=1)[:, 0], np.log(tokens - count)
     # sums of exp(k beta s) over scores s below the last one; logarithms, since exp(beta**2) may overflow
     one, two = (left + scores.below(last, k) for k in (1, 2))

@@ -94,7 +94,11 @@ class MaskedCavity(CavityEquations):
         del size
         weak = np.abs(self._graph.weak).mean(axis=(1, 2))[:, None]
         root = len(self._graph.seen) ** 0.5
-        units = (np.maximum(np.abs(state.flows), 1e-300), weak + 0 * state.strong.real, 1 / root + 0 * state.profile.real)
+        units = (
+            np.maximum(np.abs(state.flows), 1e-300),
+            weak + 0 * state.strong.real,
+            1 / root + 0 * state.profile.real,
+        )
         return Packing(MaskedMessages, tuple(UNITS / each for each in units))
 
     def sweep(self, root: complex, state: MaskedMessages) -> MaskedMessages:
@@ -103,7 +107,11 @@ class MaskedCavity(CavityEquations):
         along, ours = self._sizes(state.strong, profile)
         across = profile[:, graph.classes]
         medium = (
-            graph.numbers[:, None] / graph.tokens**0.5 * along[:, graph.rows] * across[:, graph.columns] * graph.harmonics
+            graph.numbers[:, None]
+            / graph.tokens**0.5
+            * along[:, graph.rows]
+            * across[:, graph.columns]
+            * graph.harmonics
         ).sum(axis=0)
         left = graph.entries - medium.real
         squares = left**2
