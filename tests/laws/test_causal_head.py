@@ -16,7 +16,7 @@ from bulkedge.laws.attention.causal_head import (
     row_terms,
     shifted_values,
 )
-from bulkedge.laws.engine.masked_density import density, solve, solve_ray, turn
+from bulkedge.laws.engine.masked_density import ANGLE, _edge, _first_grid, density, solve, solve_ray, turn
 from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.support.estimates import Estimate
 from bulkedge.visibility import prefix_mean_values
@@ -59,6 +59,20 @@ def test_newton_has_the_derivatives_of_the_equations(seed):
         (last, above.last[0] - below.last[0]),
     ):
         assert np.allclose(found, expected / 2, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_the_edge_grows_with_the_tokens(qk_norm):
+    """First rows make the edge, and see the same however long the sequence: 2 %, at 1e3 and at 1e6 tokens.
+
+    An end of the law that is smeared by the height of the samples is 1.7 to 2.9 times as far.
+    """
+    found = []
+    for tokens in (2**10, 2**20):
+        equations = causal_equations(row_terms(1.0, 64, tokens, qk_norm=qk_norm), tokens, 40)
+        start = solve_ray(equations, _first_grid(equations)[:6], ANGLE)
+        found.append(np.exp(_edge(equations, start)[0]) / tokens)
+    assert found[1] == pytest.approx(found[0], rel=0.02)
 
 
 def test_equations_by_iteration():

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 import bulkedge as be
-from bulkedge.laws.attention.head import tabulated
-from bulkedge.laws.attention.head_graph import head_graph
+from bulkedge.laws.attention.head import deepened, tabulated
+from bulkedge.laws.attention.head_graph import causal_graph, head_graph
 from bulkedge.laws.attention.sharp_head import LogTable, SphereScores, sharp_graph
 from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph, HalfCircle
+from bulkedge.laws.engine.masked_cavity import MaskedCavity, MaskedGraph
+from bulkedge.laws.engine.masked_density import solve, solve_ray
+from bulkedge.laws.engine.masked_equations import MaskedProblem, SizeGroups, mesh
 from bulkedge.laws.engine.measure.continuum import resolve
 from bulkedge.support.errors import DomainError
 
@@ -48,6 +51,58 @@ def test_edges_that_go_along_with_a_degree():
     found, rival = ([Cavity(each, 1e-4).mass(x, HalfCircle.nodes(8)) for x in places] for each in (graph, apart))
     assert np.abs(found - levels).max() < 3 / tokens
     assert np.abs(rival - levels).max() > 0.025
+
+
+def test_causal_heads_without_edges_are_the_equations_of_flat_ones():
+    """Noise of variance 0.7 and a term of rank 40 behind a mask: the boundary value problem, to 1/cells**2.
+
+    The term as noise, too, is farther by ten times that.
+    """
+    tokens, root = 512, 1.1 * np.exp(0.3j)
+    none, one = np.zeros(0, dtype=np.intp), np.ones((tokens, 1))
+    seen, alike = np.maximum(np.arange(tokens) + 1.0, 2.0), np.zeros(tokens, dtype=np.intp)
+    weak = (1.2 / 40) ** 0.5 * one[None]
+    graph = MaskedGraph(
+        tokens, seen, none, none, np.zeros(0), np.zeros((1, 0)), np.array([40.0]), 1.9 * one, weak, alike, alike
+    )
+    noise = graph._replace(numbers=np.zeros(0), harmonics=np.zeros((0, 0)), weak=weak[:0])
+    grid = mesh(tokens, 60)
+    pulls = (tokens / grid.places**2)[:, None] * np.array([1.2, 0.7])
+    groups = SizeGroups(np.ones((len(grid.places), 1)), np.ones((len(grid.places), 2, 1)))
+    problem = MaskedProblem(grid, tokens, pulls, np.array([1 / 40, 0.0]), groups, groups)
+    log = 2 * np.log(root)
+    start = solve_ray(problem, np.arange(problem.top, log.real, -0.5), log.imag)
+    wanted, done = solve(problem, start.state[:, -1:], np.array([log]))
+    found, rival = ((root * state.columns.mean()) for state in (_solved(each, root) for each in (graph, noise)))
+    assert done.all()
+    assert abs(found - wanted.moment[0]) < 0.003
+    assert abs(rival - wanted.moment[0]) > 0.03
+
+
+def _solved(graph, root):
+    equations = MaskedCavity(graph, 1e-6)
+    state = equations.empty(-1j / abs(root))
+    for _ in range(300):
+        state = equations.sweep(root, state)
+    return state
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_causal_graph_has_the_variance_of_the_matrix(qk_norm):
+    """Strong and weak entries of rows from 128 on, beta 1.5: 4 % of the mean over six matrices; no edge looks ahead."""
+    tokens = 512
+    model, rng = be.SoftmaxAttention(tokens, 64, 1.5, qk_norm, "causal"), np.random.default_rng(20261126)
+    wanted = np.mean([np.sum((model.sample(rng) - model.mask.mean())[128:] ** 2) for _ in range(6)])
+    graph = causal_graph(1.5, 64, tokens, qk_norm=qk_norm, size=tokens)
+    strong = np.bincount(graph.rows, graph.entries**2, tokens)
+    found = strong + tokens * graph.noise.mean(axis=1) * np.arange(1, tokens + 1) / graph.seen**2
+    assert found[128:].sum() / tokens == pytest.approx(wanted, rel=0.04)
+    assert (graph.columns <= graph.rows).all()
+
+
+def test_tables_of_causal_heads_go_on_as_one_over_the_logarithm():
+    table = deepened(LogTable(np.array([-20.0, -10.0, 2.0]), np.array([0.04, 0.08, 1.0])), -70.0)
+    assert 1 / table.cdf(np.array([-70.0, -20.0])) == pytest.approx([87.5, 25.0])
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])

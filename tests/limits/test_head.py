@@ -8,29 +8,34 @@ import pytest
 import bulkedge as be
 
 CASES = [
-    # beta, head_dim, tokens, qk_norm, draws; the law's stated accuracy has to hold for single draws
-    (2.0, 64, 700, True, 4),
-    (2.5, 48, 900, False, 4),
-    (4.0, 96, 700, False, 4),
-    (4.0, 64, 900, True, 4),
-    (8.0, 64, 600, False, 3),
-    (20.0, 64, 500, True, 3),
+    # beta, head_dim, tokens, qk_norm, draws, mask; the law's stated accuracy has to hold for single draws
+    (2.0, 64, 700, True, 4, "full"),
+    (2.5, 48, 900, False, 4, "full"),
+    (4.0, 96, 700, False, 4, "full"),
+    (4.0, 64, 900, True, 4, "full"),
+    (8.0, 64, 600, False, 3, "full"),
+    (20.0, 64, 500, True, 3, "full"),
+    (1.5, 96, 900, False, 3, "causal"),
+    (2.5, 48, 700, True, 4, "causal"),
+    (4.0, 64, 1000, False, 3, "causal"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("beta", "head_dim", "tokens", "qk_norm", "draws"), CASES)
-def test_simulation(beta, head_dim, tokens, qk_norm, draws):
+@pytest.mark.parametrize(("beta", "head_dim", "tokens", "qk_norm", "draws", "mask"), CASES)
+def test_simulation(beta, head_dim, tokens, qk_norm, draws, mask):  # noqa: PLR0913, PLR0917
     """Draws keep the accuracy that the law states; the law of flat heads is twice as far, or farther."""
-    law = be.SoftmaxAttention(tokens, head_dim, beta, qk_norm).law()
+    model = be.SoftmaxAttention(tokens, head_dim, beta, qk_norm, mask)
+    law = model.law()
     assert isinstance(law, be.HeadLaw)
     rng = np.random.default_rng([20261123, tokens, int(beta)])
-    found = [be.SoftmaxAttention(tokens, head_dim, beta, qk_norm).spectrum(rng) for _ in range(draws)]
+    found = [model.spectrum(rng) for _ in range(draws)]
     distances = [be.compare(each, law).ks for each in found]
     assert max(distances) < law.accuracy
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", be.RegimeWarning)
-        flat = be.FiniteHeadLaw(min(beta, 4.0), head_dim, tokens, qk_norm)
+        family = be.CausalHeadLaw if law.causal else be.FiniteHeadLaw
+        flat = family(min(beta, 4.0), head_dim, tokens, qk_norm)
     assert np.mean([be.compare(each, flat).ks for each in found]) > 2 * np.mean(distances)
 
 

@@ -13,13 +13,17 @@ BACK, BOTH, CHUNKS = be.Mask.window(512, 64), be.Mask.window(512, 65, after=32),
     "mask", [BACK, pytest.param(BOTH, marks=pytest.mark.slow), CHUNKS], ids=["back", "both sides", "chunks"]
 )
 def test_the_law_that_a_mask_chooses(mask):
-    """Six draws pooled are 0.007, 0.009 and 0.013 away; chunks of 128 tokens have a zero each, as rows sum to one."""
-    model, rng = be.SoftmaxAttention(**HEAD, mask=mask), np.random.default_rng(20_261_119)
-    drawn = np.sort(np.concatenate([model.spectrum(rng).values for _ in range(6)]))
+    """24 draws pooled: within the noise of so many values, 0.7/sqrt(n) as for single draws, and what laws leave out.
+
+    That is half a value in a window (``WindowLaw.accuracy``), and one in a chunk: the zero of rows that sum to one.
+    """
+    model, rng = be.SoftmaxAttention(**HEAD, mask=mask), np.random.default_rng(20_261_120)
+    drawn = np.sort(np.concatenate([model.spectrum(rng).values for _ in range(24)]))
+    left_out = 1 / 128 if mask is CHUNKS else 0.5 / 64
     levels = (np.arange(len(drawn)) + 0.5) / len(drawn)
     # what lies below rounding counts, not where it is
     seen = drawn > 1e-20 * drawn[-1]
-    assert np.abs(model.law().cdf(drawn) - levels)[seen].max() < 0.016
+    assert np.abs(model.law().cdf(drawn) - levels)[seen].max() < left_out + 0.7 / len(drawn) ** 0.5  # 0.014
     full = be.FiniteHeadLaw(0.4, 32, 64, qk_norm=True).scaled(8.0)
     assert np.abs(full.cdf(drawn) - levels)[seen].max() > 0.04
 

@@ -21,17 +21,14 @@ from scipy.optimize import brentq
 
 from bulkedge.ensembles.base import Ensemble
 from bulkedge.ensembles.entries import LargeEntries
-from bulkedge.laws.attention import causal_head
 from bulkedge.laws.attention.causal import CausalLaw
 from bulkedge.laws.attention.causal_head import MOST_DIMENSIONS, CausalHeadLaw, MaskBlocks, mean_values, shifted_values
 from bulkedge.laws.attention.finite_head import (
     ANY_BETA,
-    BEST_ENTRIES,
     FARTHEST,
     MOST_BETA,
     MOST_DEVIATION,
     FiniteHeadLaw,
-    deviation,
     finite_size,
     heavy_share,
 )
@@ -51,7 +48,6 @@ from bulkedge.visibility import FullMask, MaskOrName, WindowMask, mask_for, soft
 from bulkedge.visibility.layers import Window, structure
 
 TRUSTED = 0.05  # share of the variance in single large entries up to which the law of the bulk is the best one
-BEST_ENTRIES_NORMED = 4.75  # inverse temperature up to which large entries make the law better with QK-norm
 ONE_HOT = 8.0
 """Inverse temperature over ``sqrt(log T)`` from which draws are nearer to the Poisson law of one-hot rows than to the
 sharpest finite-head law: between 7 and 12 from 100 to 1300 tokens. Both are FARTHEST away there."""
@@ -70,14 +66,14 @@ MOST_HEAVY = 0.4
 LEAST_CHUNK = 64  # tokens that a last chunk needs for a law of its own
 
 
-REGIMES = Choice(("auto", "finite head", "heavy tails", "proportional", "one-hot", "sharp"))
-RegimeName = Literal["auto", "finite head", "heavy tails", "proportional", "one-hot", "sharp"]
+REGIMES = Choice(("auto", "finite head", "proportional", "one-hot", "sharp"))
+RegimeName = Literal["auto", "finite head", "proportional", "one-hot", "sharp"]
 
 
 class Regime(NamedTuple):
     """Which law applies, and why."""
 
-    name: Literal["finite head", "heavy tails", "one-hot", "sharp"]
+    name: Literal["finite head", "one-hot", "sharp"]
     reason: str
 
 
@@ -218,10 +214,6 @@ class SoftmaxAttention(Parametric, Ensemble):
             return Regime("sharp", f"{share:.0%} of the variance is in single large entries, which leave the bulk")
         if self.beta > ONE_HOT * np.sqrt(np.log(self.tokens)):
             return Regime("one-hot", f"beta = {self.beta:g} is far above sqrt(log T): rows attend to one token each")
-        if share > TRUSTED:
-            return Regime(
-                "heavy tails", f"{share:.0%} of the variance is in single large entries, which leave the bulk"
-            )
         return Regime(
             "finite head", f"degrees of the exponential over head_dim = {self.head_dim}, tokens = {self.tokens}"
         )
@@ -229,10 +221,10 @@ class SoftmaxAttention(Parametric, Ensemble):
     @cached_property
     def _sharp(self) -> HeadLaw | None:
         """The law of a head at any inverse temperature, where there is one and it is not that of a flat head."""
-        if self.inputs is not None or not self._sees_all:
+        if self.inputs is not None or not (self._sees_all or self.causal):
             return None
         try:
-            law = HeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm)
+            law = HeadLaw(self.beta, self.head_dim, self.tokens, self.qk_norm, self.causal)
         except DomainError:
             return None
         return None if law.is_flat else law
@@ -243,7 +235,7 @@ class SoftmaxAttention(Parametric, Ensemble):
         Parameters
         ----------
         regime : str
-            ``"finite head"`` is the law of the bulk, ``"heavy tails"`` has all large entries in it, as free spikes.
+            ``"finite head"`` is the law of the bulk, without the large entries that leave it.
             ``"sharp"`` is :class:`~bulkedge.laws.attention.head.HeadLaw`, for any beta: it takes some seconds.
             ``"proportional"`` (*equivalence*, Theorem 3.2) is for as many dimensions as tokens, and ``"one-hot"`` (its
             Figure 4) for very large beta. ``"auto"`` takes the best law, as :meth:`regime` says.
@@ -301,13 +293,15 @@ class SoftmaxAttention(Parametric, Ensemble):
         return laws[0] if len(laws) == 1 else MixtureLaw(tuple(laws), (1 - share, share))
 
     def _law_of_causal(self) -> Law:
+        if self.heavy_share() > TRUSTED and self._sharp is not None:
+            return self._sharp
         head_dim = self.head_dim
         if head_dim > MOST_DIMENSIONS and head_dim >= 4 * self.tokens:  # as good as independent scores
             if 4 * self.tokens <= MOST_DIMENSIONS:
                 head_dim = MOST_DIMENSIONS
             elif self.beta <= 1:
                 return CausalLaw(np.expm1(self.beta**2))
-        beta = min(self.beta, causal_head.MOST_BETA)
+        beta = min(self.beta, MOST_BETA)
         return CausalHeadLaw(beta, head_dim, self.tokens, self.qk_norm, self.beta if beta < self.beta else ANY_BETA.low)
 
     def _law_in(self, regime: str) -> Law:
@@ -321,27 +315,19 @@ class SoftmaxAttention(Parametric, Ensemble):
             self._warn_of_distance(why, FARTHEST, "law('sharp') is nearer up to beta = 50; or simulate")
             return PoissonLaw(1.0).scaled(self.tokens)
         beta = min(self.beta, MOST_BETA)
-        helps = self.beta <= BEST_ENTRIES_NORMED if self.qk_norm else self._entries_help()
         stands_for = self.beta if beta < self.beta else ANY_BETA.low
-        return FiniteHeadLaw(
-            beta, self.head_dim, self.tokens, self.qk_norm, regime == "heavy tails" and helps, stands_for
-        )
+        return FiniteHeadLaw(beta, self.head_dim, self.tokens, self.qk_norm, head_beta=stands_for)
 
     def _moved_from_noise(self) -> float:
         """By how much draws are away from the proportional law, at most: low degrees of few channels, large entries."""
         few = min(0.55, 0.5 * self.tokens / self.head_dim**2)
         return float(min(1.0, few + 0.17 * self.beta**2 * self.heavy_share()))
 
-    def _entries_help(self) -> bool:
-        """Whether large entries make the law better where queries and keys differ in length."""
-        bulk, entire = (deviation(self.beta, self.tokens, large_entries=large) for large in (False, True))
-        return self.beta <= BEST_ENTRIES and entire < bulk
-
-    def _finite_head(self, beta: float, *, large_entries: bool = False) -> FiniteHeadLaw:
+    def _finite_head(self, beta: float) -> FiniteHeadLaw:
         """The law without its warning, where what is made of it has an error of its own."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RegimeWarning)
-            return FiniteHeadLaw(beta, self.head_dim, self.tokens, self.qk_norm, large_entries)
+            return FiniteHeadLaw(beta, self.head_dim, self.tokens, self.qk_norm)
 
     def _warn_of_distance(self, why: str, moved: float, remedy: str = "Simulate instead") -> None:
         """Say how far draws are, if that is more than their finite size."""
@@ -469,7 +455,8 @@ class SoftmaxAttention(Parametric, Ensemble):
         count = self._entries.beyond(self._finite_edge)
         if self.heavy_share() > MOST_HEAVY:
             warnings.warn(
-                f"{self.regime().reason}: with {self.heavy_share():.0%} of it there is no bulk to count values beyond",
+                f"{self.heavy_share():.0%} of the variance is in single large entries: there is "
+                "no bulk to count values beyond",
                 RegimeWarning,
                 stacklevel=2,
             )

@@ -53,6 +53,7 @@ from bulkedge.laws.attention.causal_columns import (
 )
 from bulkedge.laws.attention.finite_head import (
     ANY_BETA,
+    MOST_BETA,
     accuracy,
     check_norms,
     cosine_quadrature,
@@ -77,7 +78,6 @@ from bulkedge.visibility import prefix_mean_values
 
 MOST_DEGREES = 12
 MOST_DIMENSIONS = 4096
-MOST_BETA = 6.0
 NODES = 300  # quadrature nodes for the cosine of query and key
 SIZES = 8  # quadrature nodes for the norms of queries and of keys
 MASS_MISSED = 2.5e-4  # error of the mass from which the places are made twice as many
@@ -122,7 +122,7 @@ class CausalHeadLaw(Parametric, Law):
         """Check the parameters, and what they are together."""
         super().__post_init__()
         check_norms(self.head_dim, qk_norm=self.qk_norm)
-        warn_of_deviation(self)
+        warn_of_deviation(self, "Take the law of sharp heads, HeadLaw(..., causal=True), or simulate (be.null_of)")
 
     @property
     def accuracy(self) -> float:

@@ -44,12 +44,10 @@ HEAVIER = (0.01, 0.1, 1.0, 10.0)
 LOW_RANK = 3.0  # harmonics for each token up to which a degree from the third on is no part of the entries of such laws
 SIZES = 16  # quadrature nodes for the norms of queries and keys
 MOST_BETA = 4.0
-BEST_ENTRIES = 3.0  # inverse temperature up to which large entries make the law better without QK-norm, too
 MOST_DEVIATION = 0.02  # deviation from which a law warns
 ANY_BETA = Interval(1e-3, 1e3)  # inverse temperatures of heads that a law can stand for
 FLATTER = 6.0  # inverse temperature from which deviations grow more slowly with it
 FARTHEST = 0.4  # deviation of the sharpest heads from the law of the sharpest that have one
-MEASURED = 2000  # tokens up to which deviations were measured; they are not extrapolated to fall beyond
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,10 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
     A large entry x is a perturbation of rank one, and many of them, at random places, are free of each other: entries
     of one size add ``n x**2 w/(1 - x**2 w**2)`` to the R-transform, n their number in a row, where Gaussian noise of
     the same variance adds ``n x**2 w``. Entries so large that they leave the bulk are outliers, and not in the law, or
-    all entries are, with ``large_entries``: that follows the spectrum to larger beta, and has no edge beside outliers.
-    Where large entries were found to move draws by more than 0.02, a :class:`~bulkedge.support.errors.RegimeWarning`
-    says by how much; :attr:`accuracy` is the distance that draws keep.
+    all entries are, with ``large_entries``: that is nearer to draws up to beta of about 1.2, and has no edge beside
+    outliers. Beyond, :class:`~bulkedge.laws.attention.head.HeadLaw` is nearer. Where large entries were found to move
+    draws by more than 0.02, a :class:`~bulkedge.support.errors.RegimeWarning` says by how much; :attr:`accuracy` is the
+    distance that draws keep.
 
     >>> law = FiniteHeadLaw(beta=0.5, head_dim=64, tokens=1024)
     >>> round(law.edge, 3), round(law.mean(), 3)
@@ -79,7 +78,6 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
     head_dim: int = parameter(Integers(2, 4096), "dimension d of queries and keys")
     tokens: int = parameter(Integers(16, 10**8), "number of tokens T")
     qk_norm: bool = parameter(Choice((False, True)), "whether queries and keys are normalised", default=False)
-
     large_entries: bool = parameter(Choice((False, True)), "whether entries of any size are in the law", default=False)
     head_beta: float = parameter(ANY_BETA, "inverse temperature of heads that the law stands for, if above beta", 1e-3)
 
@@ -89,7 +87,7 @@ class FiniteHeadLaw(Parametric, WithPopularKeys):
         if self.tokens > 1e6 * self.head_dim:
             raise DomainError(f"tokens = {self.tokens} is outside its domain: at most 1e6 * head_dim")
         check_norms(self.head_dim, qk_norm=self.qk_norm)
-        warn_of_deviation(self)
+        warn_of_deviation(self, "Take the law of sharp heads, HeadLaw, or simulate (be.null_of)")
 
     @property
     def accuracy(self) -> float:
@@ -186,15 +184,11 @@ def heavy_share(beta: float, tokens: float) -> float:
     return float(above / variance)
 
 
-def deviation(beta: float, tokens: int, *, large_entries: bool = False, qk_norm: bool = False) -> float:
+def deviation(beta: float, tokens: int) -> float:
     """By how much large entries move distribution functions of draws away from the law, at most."""
     # a rule with a margin, fitted to draws and checked on others (docs/laws/finite_head.md, "Accuracy")
     slope = 0.045 * min(beta, FLATTER) + 0.02 * max(beta - FLATTER, 0.0)
-    bulk = min(slope, FARTHEST) * np.sqrt(heavy_share(beta, tokens))
-    if not large_entries:
-        return float(bulk)
-    entire = 0.08 * np.exp(1.12 * beta) / np.sqrt(min(tokens, MEASURED))
-    return float(min(entire, bulk) if qk_norm else entire)
+    return float(min(slope, FARTHEST) * np.sqrt(heavy_share(beta, tokens)))
 
 
 def length_error(law: Any) -> float:
@@ -213,29 +207,21 @@ def _seen(law: Any) -> int:
     return int(getattr(law, "width", law.tokens))
 
 
-def moved(law: Any, *, large_entries: bool) -> float:
+def moved(law: Any) -> float:
     """The deviation of the heads that the law of a head stands for."""
-    entire = isinstance(law, FiniteHeadLaw) and large_entries
-    return deviation(max(law.beta, law.head_beta), _seen(law), large_entries=entire, qk_norm=entire and law.qk_norm)
+    return deviation(max(law.beta, law.head_beta), _seen(law))
 
 
-def accuracy(law: Any, *, large_entries: bool | None = None) -> float:
+def accuracy(law: Any) -> float:
     """Distance of draws from the law of a head: large entries, lengths that do not separate, and finite size."""
-    entire = getattr(law, "large_entries", False) if large_entries is None else large_entries
-    return moved(law, large_entries=entire) + length_error(law) + finite_size(law.tokens)
+    return moved(law) + length_error(law) + finite_size(law.tokens)
 
 
-def warn_of_deviation(law: Any) -> None:
+def warn_of_deviation(law: Any, remedy: str = "Simulate instead (be.null_of)") -> None:
     """Warn where large entries move draws farther than MOST_DEVIATION from a law of a head."""
-    entire, beta = getattr(law, "large_entries", False), max(law.beta, law.head_beta)
-    if moved(law, large_entries=entire) <= MOST_DEVIATION:
+    if moved(law) <= MOST_DEVIATION:
         return
-    remedy = "Simulate instead (be.null_of)"
-    if isinstance(law, FiniteHeadLaw):
-        nearer = accuracy(law, large_entries=True)
-        if not entire and nearer < law.accuracy and beta <= (MOST_BETA if law.qk_norm else BEST_ENTRIES):
-            remedy = f"With large_entries=True it is up to {nearer:.2g}. {remedy}"
-        remedy += ", or take the law of sharp heads, HeadLaw"
+    beta = max(law.beta, law.head_beta)
     stands = f", the nearest law for heads at beta = {beta:g}," if beta > law.beta else ""
     warnings.warn(
         f"{type(law).__name__} at beta = {law.beta:g}{stands} and {_seen(law)} tokens: the Kolmogorov distance of "

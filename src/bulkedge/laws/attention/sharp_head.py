@@ -30,8 +30,8 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import betaincinv, gammaincinv, log_ndtr, ndtri
 
 from bulkedge.laws.distribution import Distribution, PointMasses, Unit
-from bulkedge.laws.engine.cavity import Cavity, Degrees, Graph, HalfCircle
-from bulkedge.support.arrays import BoolArray, Real
+from bulkedge.laws.engine.cavity import Cavity, CavityEquations, Degrees, Graph, HalfCircle
+from bulkedge.support.arrays import EPS, BoolArray, Real
 from bulkedge.support.domains import REAL, Integers, Interval, Parametric, parameter
 
 FEW, MANY = 512, 2048
@@ -42,6 +42,10 @@ TOLERANCE = 2e-4  # absolute tolerance of the distribution function at a point
 RISE, NARROW, TABLE = 0.04, 1e-3, 128
 """Between two points of the table the distribution function rises by at most ``RISE``, unless they are closer than
 ``NARROW`` in ``log x``; there are at most ``TABLE`` points."""
+STEPS_FROM, NEXT_TO_STEPS, STEEPER = 8.0, (NARROW / 2, 2e-5, 1e-7), 6
+"""Inverse temperature from which there are points next to multiples of T, at these distances in ``log x``; there angles
+gather at the positive axis with a larger power."""
+DEEPEST = 1e-60  # smallest value that a table has a point for, over the mean
 
 
 class LogTable:
@@ -143,8 +147,7 @@ class SharpHeadLaw(Parametric, Distribution):
     T times the Poisson law of rate one. One value in T is zero, since rows sum to zero: that is an atom.
 
     The distribution function is the same in every process. It is accurate to 0.001 where rows are dense and to about
-    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens); just below multiples of T, from
-    beta 8 on, it rises more steeply than the table resolves, and may be off by 0.02. Single draws of 1000 tokens are
+    0.005 where they are not, besides terms of order 1/T (up to 0.02 at 64 tokens). Single draws of 1000 tokens are
     0.003 (beta 0.5) to 0.02 (beta 10) away from it, as far as from each other.
 
     It is no :class:`~bulkedge.laws.law.Law`: a table is solved for when it is first asked for, in one to six seconds,
@@ -196,25 +199,25 @@ class SharpHeadLaw(Parametric, Distribution):
 @lru_cache(maxsize=64)
 def _solve_table(law: SharpHeadLaw) -> LogTable:
     """The table of a law, once in a process."""
-    return table_of(sharp_graph(law.beta, law.tokens), law.beta, law.tokens)
+    return table_of(Cavity(sharp_graph(law.beta, law.tokens), TOLERANCE), law.beta, law.tokens)
 
 
-def table_of(graph: Graph, beta: float, tokens: int, rise_allowed: float = RISE) -> LogTable:
+def table_of(
+    cavity: CavityEquations, beta: float, tokens: int, rise_allowed: float = RISE, deepest: float = DEEPEST
+) -> LogTable:
     """The table of a graph's values: points outwards from the mean, then the steepest intervals halved."""
-    cavity, circle = Cavity(graph, TOLERANCE), HalfCircle.nodes(12)
-    mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
+    circle, mean = HalfCircle.nodes(12), cavity.mean
 
     def mass(log: float) -> float:
         return min(max(cavity.mass(float(np.exp(log)), circle), 0.0), 1.0)
 
     found = {np.log(mean): mass(np.log(mean))}
-    # from beta 8 on the table has points on both sides of the first multiples of T, where steps grow
-    multiples = np.log(tokens * np.arange(1.0, 5.0)).tolist() if beta > 8.0 else []
-    found |= {log + side: mass(log + side) for log in multiples for side in (-NARROW / 2, NARROW / 2)}
+    if beta > STEPS_FROM:
+        found |= _steps(cavity, tokens)
     while found[max(found)] < 1 - 2 * TOLERANCE:
         found[max(found) + 0.7] = mass(max(found) + 0.7)
     step = 2.0
-    while found[min(found)] > 0.004 and min(found) > np.log(mean * 1e-60):
+    while found[min(found)] > 0.004 and min(found) > np.log(mean * deepest):
         found[min(found) - step] = mass(min(found) - step)
         step *= 1.3
     while len(found) < TABLE:
@@ -228,21 +231,25 @@ def table_of(graph: Graph, beta: float, tokens: int, rise_allowed: float = RISE)
         if rise < rise_allowed:
             break
         found[(low + high) / 2] = mass((low + high) / 2)
-    for log in multiples:
-        found |= _step_below(log, found[log - NARROW / 2], found[log + NARROW / 2], beta, tokens)
     logs = np.array(sorted(found))
     masses = np.maximum.accumulate([found[log] for log in logs.tolist()])
     masses[-1] = 1.0
     return LogTable(logs, masses)
 
 
-def _step_below(log: float, below: float, above: float, beta: float, tokens: int) -> dict[float, float]:
-    """The distribution function just below a multiple of T, where it rises faster than the table resolves."""
-    # a row's second score is behind its first by an exponential number of mean 1/M, M about the largest score:
-    # the others weigh less than t with probability t**(M/beta)
-    distances = NARROW / 2 * 10.0 ** -np.arange(1, 9)
-    left = (2 * distances / NARROW) ** float(-ndtri(1 / tokens) / beta)
-    return dict(zip((log - distances).tolist(), (above - (above - below) * left).tolist(), strict=True))
+def _steps(cavity: CavityEquations, tokens: int) -> dict[float, float]:
+    """The distribution function next to the first multiples of T, where it rises most."""
+    # values lie on all scales about a multiple: rows leave a little to other columns, and columns get that of others
+    found: dict[float, float] = {}
+    circle = HalfCircle.nodes(24, STEEPER)
+    for log in np.log(tokens * np.arange(1.0, 5.0)).tolist():
+        for side in (-1, 1):
+            close = NEXT_TO_STEPS if log < np.log(2.5 * tokens) else NEXT_TO_STEPS[:1]
+            masses = [float(np.clip(cavity.mass(np.exp(log + side * each), circle), 0.0, 1.0)) for each in close]
+            places = np.append(close, np.geomspace(close[0], close[-1], 2 * len(close) - 1)[1:-1:2])
+            between = np.interp(np.log(places), np.log(close[::-1]), masses[::-1])
+            found |= dict(zip((log + side * places).tolist(), between.tolist(), strict=True))
+    return found
 
 
 def sharp_graph(
@@ -274,15 +281,20 @@ def _rows(beta: float, tokens: int, size: int, stream: int) -> SoftmaxRows:
     return softmax_rows(NormalScores(beta), tokens, sobol_points(size, count + 1, 2 * stream))
 
 
-def softmax_rows(scores: NormalScores | SphereScores, tokens: int, uniform: Real) -> SoftmaxRows:
-    """Weights of rows: order statistics of uniform numbers are sums of exponential ones over the sum of all."""
-    count = uniform.shape[1] - 1
+def softmax_rows(scores: NormalScores | SphereScores, tokens: Any, uniform: Real) -> SoftmaxRows:
+    """Weights of rows of so many tokens, one number or one a row: the largest first, and zeros where there are few."""
+    # order statistics of uniform numbers are sums of exponential ones over the sum of all
+    most = uniform.shape[1] - 1
+    count = np.clip(np.rint(tokens * np.ones(len(uniform))) - 1, 1, most).astype(np.intp)
     sums = np.cumsum(-np.log(uniform[:, :-1]), axis=1)
-    largest = scores.largest(sums / (sums[:, -1:] + gammaincinv(tokens + 1 - count, uniform[:, -1:])))
-    last, left = largest[:, -1], np.log(tokens - count)
+    end = np.take_along_axis(sums, count[:, None] - 1, axis=1)
+    largest = scores.largest(
+        np.minimum(sums / (end + gammaincinv(tokens + 1 - count, uniform[:, -1])[:, None]), 1 - EPS)
+    )
+    last, left = np.take_along_axis(largest, count[:, None] - 1, axis=1)[:, 0], np.log(tokens - count)
     # sums of exp(k beta s) over scores s below the last one; logarithms, since exp(beta**2) may overflow
     one, two = (left + scores.below(last, k) for k in (1, 2))
-    logs = np.reshape(scores.spread, (-1, 1)) * largest
+    logs = np.where(np.arange(most) < count[:, None], np.reshape(scores.spread, (-1, 1)) * largest, -np.inf)
     normaliser = np.logaddexp(np.logaddexp.reduce(logs, axis=1), one)
     weights = np.exp(logs - normaliser[:, None])
     first, second = np.exp(one - normaliser), np.exp(two - 2 * normaliser)
@@ -294,14 +306,20 @@ def dominated(rows: SoftmaxRows, tokens: int) -> bool:
     return bool(np.mean(rows.weights[:, 0] ** 2 / _squares(rows, tokens)) > 0.2)
 
 
-def strongest(rows: SoftmaxRows, edges: int, least: int) -> tuple[BoolArray, Real]:
-    """The largest weights of all rows together, and a few of each row; scores below which a row's others are."""
-    ordered = np.sort(rows.weights.ravel())[::-1]
-    level = ordered[edges * len(rows.weights)]
-    strong = rows.weights > level
+def strongest(rows: SoftmaxRows, edges: int, least: int, tokens: Any = 1.0) -> tuple[BoolArray, Real]:
+    """The largest weights of all rows together, and a few of each row; scores below which a row's others are.
+
+    Rows of different numbers of tokens are compared by weights times the root of that number.
+    """
+    root = np.broadcast_to(np.sqrt(tokens), len(rows.weights))
+    relative = rows.weights * root[:, None]
+    level = np.sort(relative.ravel())[::-1][edges * len(root)]
+    strong = relative > level
     strong[:, :least] = True
-    cut = (np.log(level) + rows.log_normaliser) / rows.spread
-    return strong, np.minimum(cut, rows.scores[:, least - 1])
+    strong &= rows.weights > 0
+    cut = (np.log(level / root) + rows.log_normaliser) / rows.spread
+    ends = np.minimum(strong.sum(axis=1), least)[:, None] - 1
+    return strong, np.minimum(cut, np.take_along_axis(rows.scores, ends, axis=1)[:, 0])
 
 
 def _squares(rows: SoftmaxRows, tokens: int) -> Real:

@@ -20,6 +20,7 @@ That makes two more messages a degree: all paths from a node to where a term of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,11 +45,11 @@ class HalfCircle(NamedTuple):
     weights: Real
 
     @classmethod
-    def nodes(cls, count: int) -> HalfCircle:
-        """Gauss nodes in the cube root of the angle, from the negative axis to the positive one."""
+    def nodes(cls, count: int, grading: int = GRADING) -> HalfCircle:
+        """Gauss nodes in a root of the angle, from the negative axis to the positive one."""
         nodes, weights = np.polynomial.legendre.leggauss(count)
         unit = (1 + nodes[::-1]) / 2
-        return cls(np.pi * unit**GRADING, weights[::-1] / 2 * GRADING * unit ** (GRADING - 1))
+        return cls(np.pi * unit**grading, weights[::-1] / 2 * grading * unit ** (grading - 1))
 
 
 class Degrees(NamedTuple):
@@ -124,13 +125,17 @@ class EndSums:
         return found
 
 
-class Cavity:
-    """The cavity equations of a graph, solved at one point after the other."""
+class CavityEquations(ABC):
+    """Cavity equations of a graph, solved at one point after the other.
 
-    def __init__(self, graph: Graph, tolerance: float) -> None:
-        self._graph, self._tolerance = graph, tolerance
-        self._rows, self._columns = EndSums(graph.rows, graph.size), EndSums(graph.columns, graph.size)
-        self._first: dict[float, Messages] = {}
+    States are named tuples: messages from columns along the edges, the columns' diagonal, and what else there is.
+    """
+
+    mean: float  # of the squared singular values
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._first: dict[float, Any] = {}
 
     def mass(self, point: float, circle: HalfCircle) -> float:
         """Distribution function of the squared singular values: the mean of ``Re z G(z)`` over ``|z| = point``."""
@@ -151,39 +156,32 @@ class Cavity:
             )
         return total
 
-    def _start(self, point: float) -> Messages:
+    def _start(self, point: float) -> Any:
         """The state at the first angle of the nearest point that was solved before, or that of no matrix at all."""
         if self._first:
             return self._first[min(self._first, key=lambda other: abs(np.log(other / point)))]
-        alone, terms, edges = -1j / point**0.5, len(self._graph.degrees.numbers), len(self._graph.rows)
-        fields, means = np.zeros((2, terms, edges), dtype=complex), np.zeros((3, terms), dtype=complex)
-        return Messages(np.full(edges, alone), np.full(self._graph.size, alone), fields, means)
+        return self.empty(-1j / point**0.5)
 
-    def _sweep(self, root: complex, state: Messages) -> Messages:
+    @abstractmethod
+    def empty(self, alone: complex) -> Any:
+        """The state where messages and diagonal are those of a row or column alone."""
+
+    @abstractmethod
+    def sweep(self, root: complex, state: Any) -> Any:
         """One step of the equations: from columns to rows and back."""
-        graph, terms, means = self._graph, self._graph.degrees, state.means.copy()
-        # so far below its largest values, those of a matrix are differences of large numbers
-        careful = abs(root) ** 2 < 1e-8 * graph.squares.max(initial=0.0)
-        none, size = np.zeros_like(terms.rows), graph.size
-        of_class = [np.bincount(graph.classes, part, graph.noise.shape[1]) for part in _parts(state.columns)]
-        pull = root - graph.noise @ (of_class[0] + 1j * of_class[1]) / size
-        node = Node(self._rows, graph.squares, terms, _propagator(terms, means), careful=careful)
-        rows, messages, fields, met = node.update(pull, state.edges, state.fields, (terms.rows, none))
-        means[0], means[2] = ((terms.rows * rows * each).mean(axis=1) for each in met)
-        pull = root - (graph.noise.T @ rows / size)[graph.classes]
-        node = Node(self._columns, graph.squares, terms, _propagator(terms, means), careful=careful)
-        columns, messages, fields, met = node.update(pull, messages, fields, (none, terms.columns))
-        means[1] = (terms.columns * columns * met[1]).mean(axis=1)
-        return Messages(messages, columns, fields, means)
 
-    def _solve(self, root: complex, state: Messages, goal: float) -> tuple[Messages, float]:
+    @abstractmethod
+    def packing(self, size: float, state: Any) -> Packing:
+        """How states at a point of this size, such as this one, are vectors."""
+
+    def _solve(self, root: complex, state: Any, goal: float) -> tuple[Any, float]:
         """Repeat the step until it changes ``w h_j`` by less than the goal in the mean, or too often."""
         # the last few states are combined so that changes of columns nearly cancel; a message that would leave the
         # lower half-plane is averaged with its image instead
-        size, mixer, shape = self._graph.size, Mixer(), Packing(self._graph, abs(root))
+        size, mixer, shape = len(state.columns), Mixer(), self.packing(abs(root), state)
         now, polar = shape.pack(state), slice(len(state.edges) + size, 2 * (len(state.edges) + size))
         for _ in range(MOST):
-            image = self._sweep(root, state)
+            image = self.sweep(root, state)
             change = abs(root) * float(np.abs(image.columns - state.columns).mean())
             move = (shape.pack(image) - now) / 2
             # columns that carry no mass yet may still be on their way: none may move by much of its own size
@@ -243,35 +241,30 @@ class Node:
 
 
 class Packing:
-    """States as real vectors: logarithms of the sizes of ``i h``, its angles, and all of low rank in its units."""
+    """States as real vectors: logarithms of the sizes of ``i h``, its angles, and all else in units of its own."""
 
-    def __init__(self, graph: Graph, size: float) -> None:
-        terms, self._edges, self._size = graph.degrees, len(graph.rows), graph.size
-        count, scale = len(terms.numbers), np.sqrt((terms.rows**2).mean(axis=1))
-        fields = np.stack([size / scale, np.full(count, size)])[..., None] * np.ones(self._edges)
-        means = MEANS * np.stack([size / scale**2, np.full(count, size), size / scale])
-        self._shapes, self._scales = (fields.shape, means.shape), np.concatenate([fields.ravel(), means.ravel()])
+    def __init__(self, kind: Any, scales: tuple[Real, ...]) -> None:
+        self._kind, self._shapes = kind, [each.shape for each in scales]
+        self._scales = np.concatenate([each.ravel() for each in scales])
+        self._edges = 0
 
-    def pack(self, state: Messages) -> Real:
+    def pack(self, state: Any) -> Real:
         """The vector of a state: messages of all sizes count alike."""
-        values = np.concatenate([state.edges, state.columns])
-        rest = np.concatenate([state.fields.ravel(), state.means.ravel()]) * self._scales
+        self._edges = len(state[0])
+        values = np.concatenate(state[:2])
+        rest = np.concatenate([each.ravel() for each in state[2:]]) * self._scales
         logs = np.log(values.real**2 + values.imag**2) / 2
         return np.concatenate([logs, np.arctan2(values.real, -values.imag), rest.real, rest.imag])
 
-    def unpack(self, vector: Real) -> Messages:
+    def unpack(self, vector: Real) -> Any:
         """The state of a vector."""
-        count = self._edges + self._size
+        count = len(vector) // 2 - len(self._scales)
         logs, angles, real, imag = np.split(vector, [count, 2 * count, 2 * count + len(self._scales)])
         values = np.exp(logs) * (np.sin(angles) - 1j * np.cos(angles))
-        rest = (real + 1j * imag) / self._scales
-        fields, means = np.split(rest, [int(np.prod(self._shapes[0]))])
-        return Messages(
-            values[: self._edges],
-            values[self._edges :],
-            fields.reshape(self._shapes[0]),
-            means.reshape(self._shapes[1]),
-        )
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1]
+        rest = np.split((real + 1j * imag) / self._scales, ends)
+        parts = [part.reshape(shape) for part, shape in zip(rest, self._shapes, strict=True)]
+        return self._kind(values[: self._edges], values[self._edges :], *parts)
 
 
 class Mixer:
@@ -294,3 +287,44 @@ class Mixer:
         solid = gram + np.diag(REGULAR * gram.diagonal() + TINY)
         shares = np.linalg.solve(solid, np.ones(count))
         return np.tensordot(shares / shares.sum(), self._steps, 1)
+
+
+class Cavity(CavityEquations):
+    """The equations of a graph without a mask, with all ways along edges between terms of low rank."""
+
+    def __init__(self, graph: Graph, tolerance: float) -> None:
+        super().__init__(tolerance)
+        self._graph = graph
+        self._rows, self._columns = EndSums(graph.rows, graph.size), EndSums(graph.columns, graph.size)
+        self.mean = float(graph.squares.sum() / graph.size + graph.noise.mean())
+
+    def empty(self, alone: complex) -> Messages:
+        """No path leads anywhere."""
+        terms, edges = len(self._graph.degrees.numbers), len(self._graph.rows)
+        fields, means = np.zeros((2, terms, edges), dtype=complex), np.zeros((3, terms), dtype=complex)
+        return Messages(np.full(edges, alone), np.full(self._graph.size, alone), fields, means)
+
+    def sweep(self, root: complex, state: Messages) -> Messages:
+        """One step of the equations: from columns to rows and back."""
+        graph, terms, means = self._graph, self._graph.degrees, state.means.copy()
+        # so far below its largest values, those of a matrix are differences of large numbers
+        careful = abs(root) ** 2 < 1e-8 * graph.squares.max(initial=0.0)
+        none, size = np.zeros_like(terms.rows), graph.size
+        of_class = [np.bincount(graph.classes, part, graph.noise.shape[1]) for part in _parts(state.columns)]
+        pull = root - graph.noise @ (of_class[0] + 1j * of_class[1]) / size
+        node = Node(self._rows, graph.squares, terms, _propagator(terms, means), careful=careful)
+        rows, messages, fields, met = node.update(pull, state.edges, state.fields, (terms.rows, none))
+        means[0], means[2] = ((terms.rows * rows * each).mean(axis=1) for each in met)
+        pull = root - (graph.noise.T @ rows / size)[graph.classes]
+        node = Node(self._columns, graph.squares, terms, _propagator(terms, means), careful=careful)
+        columns, messages, fields, met = node.update(pull, messages, fields, (none, terms.columns))
+        means[1] = (terms.columns * columns * met[1]).mean(axis=1)
+        return Messages(messages, columns, fields, means)
+
+    def packing(self, size: float, state: Messages) -> Packing:
+        """What is of low rank in its units."""
+        terms = self._graph.degrees
+        count, scale = len(terms.numbers), np.sqrt((terms.rows**2).mean(axis=1))
+        fields = np.stack([size / scale, np.full(count, size)])[..., None] * np.ones(state.fields.shape)
+        means = MEANS * np.stack([size / scale**2, np.full(count, size), size / scale])
+        return Packing(Messages, (fields, means))

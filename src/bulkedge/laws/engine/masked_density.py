@@ -302,6 +302,8 @@ def _edge(problem: AnyProblem, oblique: MaskedSolution) -> tuple[float, Real]:
     # the square of f is analytic at the edge: the zero of the polynomial through samples inside is the edge
     # from the top: some panels' worth below the edge
     axis = turn(problem, oblique.take(slice(None, 6)), np.array([0.5, 0.2, 0.0]), ROUGH)[-1]
+    # what a rough solution leaves beyond the edge is more than a hundredth of a value
+    axis, _ = solve(problem, axis.state, axis.logs)
     inside, high = _last_inside(problem, axis)
     nodes, transform = nodes_and_transform(EDGE_DEGREE)
     top = inside.logs[0].real

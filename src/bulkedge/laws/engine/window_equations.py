@@ -128,7 +128,7 @@ class WindowProblem:
         rest = [kernel - kernel**2 for kernel in self._kernels]
         for k in np.flatnonzero(self.inverse_ranks):
             part = slice(k, k + 1)
-            passed = _through_channels(self._kernels, g[..., k], h[..., k], self.inverse_ranks[k] * w)
+            passed = through_channels(self._kernels, g[..., k], h[..., k], self.inverse_ranks[k] * w)
             p[..., k] = passed[0] + _seen(rest, h[..., part])[..., 0]
             r[..., k] = passed[1] + _seen([each.T for each in rest], g[..., part], forwards=False)[..., 0]
         return p, r
@@ -149,7 +149,7 @@ def _product(matrix: Real, values: Complex) -> Complex:
     return np.asarray((matrix @ np.ascontiguousarray(values).view(float)).view(complex))
 
 
-def _through_channels(kernels: tuple[Real, Real], g: Complex, h: Complex, c: Complex) -> tuple[Complex, Complex]:
+def through_channels(kernels: tuple[Real, Real], g: Complex, h: Complex, c: Complex) -> tuple[Complex, Complex]:
     """Both fields of a term of low rank, each of shape (points, stretches, cells)."""
     # the inverse of 1 - c sqrt(G) W H W' sqrt(G), block tridiagonal: by elimination from the last stretch
     (own, before), root, c = kernels, np.sqrt(g), c[:, None, None, None]

@@ -1,7 +1,8 @@
-"""Independent scores at any temperature: the missing middle between the bulk law and one-hot rows (ours)."""
+"""Sharp heads: independent scores at any beta, between the bulk law and one-hot rows, and keys and queries (ours)."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from bulkedge.ensembles import SoftmaxAttention
 from bulkedge.inference.comparison import compare
 from bulkedge.lab.studies.base import Claim, Claims, Real, Study, dataset, follows, track
-from bulkedge.laws import MarchenkoPastur, PoissonLaw, SharpHeadLaw
+from bulkedge.laws import CausalHeadLaw, FiniteHeadLaw, HeadLaw, MarchenkoPastur, PoissonLaw, SharpHeadLaw
+from bulkedge.laws.attention.finite_head import finite_size
 from bulkedge.laws.distribution import Distribution
 from bulkedge.plots.style import COLOURS, line, marks, panels, plain_ticks
 from bulkedge.spectra import Spectrum, spectrum
-from bulkedge.support.domains import Each, Integers, Interval, parameter
+from bulkedge.support.domains import Choice, Each, Integers, Interval, parameter
+from bulkedge.support.errors import RegimeWarning
 from bulkedge.visibility import softmax
 
 LEVELS = np.linspace(0.02, 0.98, 49)
@@ -26,6 +30,10 @@ LAWS = {"sharp": "the law of sharp heads", "quarter": "the quarter-circle law", 
 ACCURACY, RANK = 0.005, 2
 """Stated accuracy of the law; and the rank of what it leaves out, the mean of small and of large entries of a row."""
 STATED = "fitted: what the law says of its accuracy, from other sizes; and 1/T for each of two terms of rank one"
+HEAD_BETA, HEAD_DIM = 3.0, 64
+"""Heads of keys and queries that are drawn besides."""
+LEAST_LEVEL = 0.06
+"""Values of causal heads below this quantile are lost in rounding."""
 LOOKS: dict[str, dict[str, Any]] = {
     "sharp": {"label": "law of sharp heads"},
     "quarter": {"label": "quarter circle, same mean", "color": COLOURS[2], "ls": "--", "lw": 1.0},
@@ -42,7 +50,7 @@ class HeadsSharp(Study):
 
     Small beta has the quarter-circle law of a random Markov matrix, and large beta has one-hot rows and the Poisson
     law: Figures 3 and 4 of *equivalence* show the two ends. In between neither is near, also with the variance that the
-    matrix really has.
+    matrix really has. Heads of keys and queries, full and causal, follow the law of heads where flat ones do not.
     """
 
     tokens: int = parameter(Integers(100, 20_000), "tokens", 400, ours=1500)
@@ -53,7 +61,13 @@ class HeadsSharp(Study):
         ours=(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0),
     )
     draws: int = parameter(Integers(2, 1000), "draws for each beta", 12, ours=12)
-    small = {"tokens": 200, "betas": (3.0,), "draws": 8}
+    masks: tuple[str, ...] = parameter(
+        Each(Choice(("full", "causal"))),
+        "masks of heads of keys and queries, at beta = 3 and 64 dimensions",
+        ("full", "causal"),
+        ours=("full", "causal"),
+    )
+    small = {"tokens": 200, "betas": (3.0,), "draws": 8, "masks": ("causal",)}
     caption = """Distribution functions of squared singular values at several β with three laws, and
     distances to all three over β. The law of sharp heads should follow the simulation at every β, while each of the
     other two works at one end only."""
@@ -61,7 +75,25 @@ class HeadsSharp(Study):
     def run(self, rng: np.random.Generator) -> xr.Dataset:
         """Draw matrices for each beta, and hold their values against three laws."""
         cells = [self._cell(beta, rng) for beta in track(self.betas, "beta")]
-        return xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
+        found = xr.concat(cells, dim="beta").assign_coords(beta=list(self.betas), level=LEVELS)
+        heads = [self._head(mask, rng) for mask in track(self.masks, "mask")]
+        return xr.merge([found, xr.concat(heads, dim="mask").assign_coords(mask=list(self.masks))])
+
+    def _head(self, mask: str, rng: np.random.Generator) -> xr.Dataset:
+        """Distribution functions of drawn heads of keys and queries, with the law of heads and that of flat ones."""
+        model = SoftmaxAttention(self.tokens, HEAD_DIM, HEAD_BETA, mask=mask)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RegimeWarning)
+            flat = (CausalHeadLaw if mask == "causal" else FiniteHeadLaw)(HEAD_BETA, HEAD_DIM, self.tokens)
+        law = head_law(mask, self.tokens)
+        x = law.ppf(np.maximum(LEVELS, LEAST_LEVEL))
+        mass = [np.searchsorted(model.spectrum(rng).values, x, side="right") / self.tokens for _ in range(self.draws)]
+        return dataset(
+            head_mass=(("draw", "level"), mass, "distribution function"),
+            head=("level", law.cdf(x), "law of heads"),
+            flat=("level", flat.cdf(x), "law of flat heads"),
+            coords={"level": LEVELS},
+        )
 
     def _cell(self, beta: float, rng: np.random.Generator) -> xr.Dataset:
         drawn = [spectrum(sharp_attention(beta, self.tokens, rng)).squared() for _ in range(self.draws)]
@@ -101,6 +133,12 @@ class HeadsSharp(Study):
                 text = f"mean squared singular value at a finite number of tokens, beta = {beta:g}"
                 yield Claim(text, "ours", one["mean"], one.expected, rival)
 
+        for mask in self.masks:
+            one, law = data.sel(mask=mask), head_law(mask, self.tokens)
+            text = f"share of the law of flat heads in the distribution functions of {mask} heads of keys and queries"
+            off = law.accuracy - finite_size(self.tokens)
+            yield follows(text, "ours", one.head_mass, one["head"].values, ("flat heads", one.flat.values), off, STATED)
+
     def figure(self, data: xr.Dataset) -> Figure:
         betas = data.beta.values[np.unique(np.linspace(0, data.sizes["beta"] - 1, SHOWN).round().astype(int))].tolist()
         columns = min(3, len(betas) + 1)
@@ -122,6 +160,11 @@ def sharp_attention(beta: float, tokens: int, rng: np.random.Generator) -> Real:
     """``sqrt(T) (A - 1/T)`` for A the softmax of independent normal scores."""
     scores = beta * rng.standard_normal((tokens, tokens))
     return np.asarray(tokens**0.5 * (softmax(scores, None) - 1 / tokens))
+
+
+def head_law(mask: str, tokens: int) -> HeadLaw:
+    """The law of heads of keys and queries behind a mask."""
+    return HeadLaw(HEAD_BETA, HEAD_DIM, tokens, causal=mask == "causal")
 
 
 def rivals(beta: float, tokens: int) -> dict[str, Distribution]:
