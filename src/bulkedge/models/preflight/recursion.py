@@ -1,0 +1,604 @@
+"""A configuration at initialisation, layer by layer, without weights: second moments of tokens, and of their gradients.
+
+At large width, tokens enter a layer only by their Gram matrix, and gradients leave it only by theirs. Positions are put
+into some twenty groups, log-spaced from the start, within which tokens are alike: of a group, the power of a token and
+the products of different tokens are known. What tokens of a group share (`common`) makes scores that a few sampled heads
+have explicitly, rotary positions included; what each has to itself is a random-energy model, of which entropy and
+participation are known at any number of keys (:mod:`bulkedge.heads.softmax`). So nothing costs more for more tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.interpolate import RectBivariateSpline
+from scipy.special import erf, expit, log_ndtr, ndtr, ndtri
+
+from bulkedge.heads.softmax import MOST, SHARPEST, transforms
+from bulkedge.models.preflight.blueprint import Blueprint, Layer
+from bulkedge.support.arrays import Real
+
+HEADS = 16  # sampled in every layer
+GROUPS = 22  # of positions, log-spaced
+MOST_GROUPS = 64  # where a window wants them small
+FEWEST = 16  # keys of a row that counts for beta and entropy
+NODES, ORDER = 120, 24  # of the quadrature over preactivations; highest Hermite polynomial
+TINY = 1e-12
+
+
+class Groups(NamedTuple):
+    """Positions in groups, with two rows that stand for each."""
+
+    start: Real
+    size: Real
+    rows: Any  # positions, (groups, 2)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.size.sum())
+
+    @property
+    def pairs(self) -> Real:
+        """Ordered pairs of different tokens of two groups."""
+        return np.outer(self.size, self.size) - np.diag(self.size)
+
+    @classmethod
+    def of(cls, tokens: int, window: int | None) -> Groups:
+        """Log-spaced groups, none larger than a quarter of the window."""
+        edges = np.unique(np.round(np.geomspace(1, tokens, GROUPS + 1)).astype(int))
+        edges = np.concatenate([[0], edges])
+        if window is not None and window < tokens:
+            most = max(window // 4, -(-tokens // MOST_GROUPS), 1)
+            cuts = [np.linspace(a, b, -(-(b - a) // most) + 1) for a, b in zip(edges, edges[1:], strict=False)]
+            edges = np.unique(np.round(np.concatenate(cuts)).astype(int))
+        start, size = edges[:-1], np.diff(edges)
+        rows = start[:, None] + np.round((size - 1)[:, None] * np.array([0.25, 0.75])).astype(int)
+        return cls(start, size.astype(float), rows)
+
+
+class Gram(NamedTuple):
+    """Second moments of vectors, of the whole or for each entry: a token's own, and those of different tokens."""
+
+    power: Real  # (groups,)
+    product: Real  # (groups, groups)
+
+    def scaled(self, scale: Real) -> Gram:
+        return Gram(self.power * scale**2, self.product * np.outer(scale, scale))
+
+    def times(self, factor: float) -> Gram:
+        return Gram(self.power * factor, self.product * factor)
+
+    def plus(self, other: Gram) -> Gram:
+        return Gram(self.power + other.power, self.product + other.product)
+
+    def consistent(self, groups: Groups) -> Gram:
+        """With products that are symmetric, and a token's own in groups of one."""
+        product = (self.product + self.product.T) / 2
+        bound = np.sqrt(np.outer(self.power, self.power))
+        product = np.clip(product, -bound, bound)
+        product[np.diag_indices_from(product)] = np.where(groups.size > 1, product.diagonal(), self.power)
+        return Gram(self.power, product)
+
+    def root(self) -> Real:
+        """A factor of the products, rounding aside."""
+        values, vectors = np.linalg.eigh(self.product)
+        found: Real = vectors * np.sqrt(np.maximum(values, 0.0))
+        return found
+
+
+# -- rows of independent scores ----------------------------------------------------------------------------------------
+
+
+class RowTables(NamedTuple):
+    """Entropy, log participation and log largest weight of a row, by spread of its scores and log number of keys."""
+
+    entropy: RectBivariateSpline
+    participation: RectBivariateSpline
+    largest: RectBivariateSpline
+
+
+@lru_cache(maxsize=1)
+def row_tables() -> RowTables:
+    """For spreads up to :data:`SHARPEST` and up to ten million keys."""
+    spreads = np.concatenate([np.arange(0, 8, 0.25), np.arange(8, 20, 1.0), np.linspace(20, SHARPEST, 8)])
+    log_keys = np.linspace(0, np.log(1e7), 36)
+    shared = [transforms(float(each), MOST) for each in spreads]
+    sums = [[each.sums(float(np.exp(keys))) for keys in log_keys] for each in shared]
+    entropy = np.array([[s.log_sum - b * s.score for s in row] for b, row in zip(spreads, sums, strict=True)])
+    power = np.array([[np.log(s.participation) for s in row] for row in sums])
+    largest = _largest(spreads, np.exp(log_keys))
+    return RowTables(*(RectBivariateSpline(spreads, log_keys, each, kx=3, ky=3) for each in (entropy, power, largest)))
+
+
+def _largest(spreads: Real, keys: Real, draws: int = 400, kept: int = 12) -> Real:
+    """Log of the mean largest weight: the largest scores as points of a process, all others by their mean."""
+    rng = np.random.default_rng(0)
+    arrivals = np.cumsum(rng.exponential(size=(draws, kept)), axis=1)
+    found = np.empty((len(spreads), len(keys)))
+    for k, count in enumerate(keys):
+        many = max(min(kept, int(count) - 1), 1) if count >= 2 else 1
+        # of `count` uniform numbers, the largest: exponential spacings over the sum of all
+        total = arrivals[:, many - 1] + rng.gamma(max(count - many + 1, 1e-9), size=draws)
+        share = np.minimum(arrivals[:, :many] / total[:, None], 1 - 1e-12)
+        top = -ndtri(share)
+        rest = max(count - many, 0.0)
+        for b, spread in enumerate(spreads):
+            weights = np.exp(spread * (top - top[:, :1]))
+            log_tail = spread**2 / 2 + log_ndtr(top[:, -1] - spread) - log_ndtr(top[:, -1])
+            others = rest * np.exp(log_tail - spread * top[:, 0])
+            found[b, k] = np.log(np.mean(1 / (weights.sum(1) + others)))
+    return found
+
+
+# -- feed-forward layers -----------------------------------------------------------------------------------------------
+
+
+def _gelu_tanh(x: Real) -> Real:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS: dict[str, Callable[[Real], Real]] = {
+    "silu": lambda x: x * expit(x),
+    "swish": lambda x: x * expit(x),
+    "gelu": lambda x: x / 2 * (1 + erf(x / np.sqrt(2))),
+    "gelu_new": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "quick_gelu": lambda x: x * expit(1.702 * x),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "tanh": np.tanh,
+}
+
+
+class Kernel(NamedTuple):
+    """``E f(u) f(v)`` of Gaussian preactivations: coefficients of Hermite polynomials, and the whole power."""
+
+    coefficients: Real  # (groups, order)
+    power: Real  # (groups,)
+
+    def products(self, cosine: Real) -> Real:
+        """For these cosines of preactivations; what the polynomials lack is taken as of the next order."""
+        powers = cosine[..., None] ** np.arange(ORDER + 1)
+        known = np.einsum("gn,hn,ghn->gh", self.coefficients, self.coefficients, powers)
+        lacks = np.sqrt(np.maximum(self.power - (self.coefficients**2).sum(1), 0.0))
+        found: Real = known + np.outer(lacks, lacks) * cosine ** (ORDER + 1)
+        return found
+
+
+def kernel(function: Callable[[Real], Real], spread: Real) -> Kernel:
+    """The kernel of a function at these deviations of preactivations."""
+    z, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    mass = mass / mass.sum()
+    values = function(spread[:, None] * z)
+    hermite = np.empty((ORDER + 1, NODES))  # orthonormal
+    hermite[0], hermite[1] = 1.0, z
+    for n in range(1, ORDER):
+        hermite[n + 1] = (z * hermite[n] - np.sqrt(n) * hermite[n - 1]) / np.sqrt(n + 1)
+    return Kernel((values * mass) @ hermite.T, values**2 @ mass)
+
+
+class FeedForward(NamedTuple):
+    """A feed-forward branch: what it returns, and by what it multiplies gradients."""
+
+    output: Gram
+    back: Gram  # of gradients at its input over those at its output
+
+
+def feed_forward(plan: Blueprint, inputs: Gram) -> FeedForward:
+    """Moments of a feed-forward branch."""
+    function = ACTIVATIONS[plan.activation]
+    into = plan.up**2 * plan.width
+    spread = np.sqrt(into * inputs.power)
+    step = 1e-4
+    here = kernel(function, spread)
+    slope = kernel(lambda x: (function(x + step) - function(x - step)) / (2 * step), spread)
+    cosine = inputs.product / np.sqrt(np.outer(inputs.power, inputs.power))
+    passed = Gram(here.power, here.products(cosine))
+    back = Gram(slope.power, slope.products(cosine))
+    if plan.gated:
+        gate = inputs.times(into)
+        back = Gram(back.power * gate.power + passed.power, back.product * gate.product + passed.product)
+        passed = Gram(passed.power * gate.power, passed.product * gate.product)
+    out = plan.down**2 * plan.feed_forward
+    return FeedForward(passed.times(out), back.times(out * into))
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+class Cells(NamedTuple):
+    """What the rows see, in pieces: (rows, cells); and counts by group."""
+
+    group: Any
+    count: Real  # zero for what is no cell
+    distance: Real  # of the row from the middle of the piece
+    width: Real
+    visible: Real  # keys of every group that a row sees, (rows, groups)
+    both: Real  # keys of a group that two rows see, (groups, groups, groups)
+
+
+def cells_of(groups: Groups, layer: Layer, plan: Blueprint) -> Cells:
+    """Keys of every row, cut at the borders of groups and, where positions matter, at log-spaced distances."""
+    tokens, edges = groups.tokens, np.append(groups.start, groups.tokens)
+    near = np.unique(np.round(np.geomspace(1, max(tokens, 2), 28)).astype(int))
+    near = near if layer.frequencies.size or plan.alibi or plan.position_bias else near[:0]
+    pieces, low, high = [], [], []
+    for row in groups.rows.ravel():
+        first = 0 if layer.window is None or not plan.causal else max(0, row - layer.window + 1)
+        last = row + 1 if plan.causal else tokens
+        cuts = np.concatenate([[first, last], edges, row + 1 - near, row + near])
+        cuts = np.unique(cuts[(cuts >= first) & (cuts <= last)])
+        pieces.append((cuts[:-1], np.diff(cuts), row))
+        low.append(first)
+        high.append(last)
+    most = max(len(each[0]) for each in pieces)
+    group, count, distance = (np.zeros((len(pieces), most), dtype=kind) for kind in (int, float, float))
+    for k, (begin, size, row) in enumerate(pieces):
+        n = len(begin)
+        group[k, :n] = np.searchsorted(edges, begin, side="right") - 1
+        count[k, :n], distance[k, :n] = size, row - (begin + (size - 1) / 2)
+    lows, highs = np.array(low), np.array(high)
+
+    def seen(first: Any, last: Any) -> Real:
+        return np.maximum(np.minimum(edges[1:], last[..., None]) - np.maximum(edges[:-1], first[..., None]), 0).astype(float)
+
+    both = seen(
+        np.maximum(lows[0::2, None], lows[None, 1::2]), np.minimum(highs[0::2, None], highs[None, 1::2])
+    )
+    return Cells(group, count, distance, np.maximum(count, 1.0), seen(lows, highs), both)
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Attention of sampled heads between groups; arrays begin with heads, then two rows a group, where they have them."""
+
+    mass: Real  # (heads, 2, groups, groups): of a row on a group
+    own: Real  # sum of squared weights on a group, likewise
+    shared: Real  # mean over heads of what two rows of two groups have in common on a group, (groups, groups, groups)
+    uncommon: Real  # by what products of masses exceed those of different keys, (heads, groups, groups)
+    uniform: Real  # `shared` of uniform weights, times `uncommon`, mean over heads
+    apart: Real  # the same of one row, (heads, 2, groups)
+    flat: Real  # `own` of uniform weights, times `apart`, mean over heads and rows, (groups, groups)
+    beta: Real  # squared, (groups,)
+    entropy: Real
+    largest: Real
+    participation: Real
+
+    def outputs(self, values: Gram) -> Gram:
+        """Moments of attention times values, mean over heads."""
+        square = np.einsum("sagh,hk,sagk->sag", self.mass, values.product, self.mass)
+        crossed = np.einsum("sgh,hk,slk->sgl", self.mass[:, 0], values.product, self.mass[:, 1])
+        same = values.product.diagonal()
+        power = (self.own.mean((0, 1)) @ values.power) + (square * self.apart).mean((0, 1)) - self.flat @ same
+        product = self.shared @ values.power + (crossed * self.uncommon).mean(0) - self.uniform @ same
+        return Gram(power, product)
+
+    def back(self, groups: Groups, given: Gram) -> Gram:
+        """Moments of gradients of the values, for those of the outputs: transposed attention."""
+        n, pairs = groups.size, groups.pairs * given.product
+        own, mass = self.own.mean((0, 1)), self.mass
+        power = ((n * given.power) @ own + np.einsum("gl,glh->h", pairs, self.shared)) / n
+        weight = (n * given.power) * self.apart / 2
+        product = np.einsum("sag,sagh,sagk->hk", weight, mass, mass)
+        product += np.einsum("sgl,sgh,slk->hk", pairs * self.uncommon, mass[:, 0], mass[:, 1])
+        product /= len(mass)
+        flat = (n * given.power) @ self.flat + np.einsum("gl,glh->h", pairs, self.uniform)
+        product -= np.diag(flat)
+        return Gram(power, product / np.maximum(groups.pairs, 1.0)).consistent(groups)
+
+
+def attend(plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: Gram, rng: np.random.Generator) -> Attention:
+    """Attention of sampled heads on tokens of these moments."""
+    count = len(groups.size)
+    unit = inputs
+    if plan.qk_norm != "none":  # its eps matters where the stream is tiny
+        unit = inputs.scaled(1 / np.sqrt(inputs.power + plan.eps / (plan.query**2 * plan.width)))
+    queries, keys = _sample(plan, unit, rng)
+    spread0 = plan.score_deviation * layer.rotary_gain / np.sqrt(plan.head_dim)  # of a product of entries
+    own_keys = np.maximum(unit.power - unit.product.diagonal(), 0.0)
+    length = np.sqrt((np.abs(queries) ** 2).sum(-1))  # (heads, rows)
+    mean, lost = _shared_scores(queries, keys, layer, cells)
+    mean, here = spread0 * mean, cells.count > 0
+    variance = spread0**2 * (length[..., None] ** 2 * own_keys[cells.group] + lost)
+    portion = cells.count / cells.count.sum(-1, keepdims=True)
+    centre = (portion * mean).sum(-1, keepdims=True)
+    total = (portion * (variance + (mean - centre) ** 2)).sum(-1)
+    shrink = 1.0
+    if plan.softcap is not None:
+        shrink = _capped(np.sqrt(total), plan.softcap)[..., None]
+        mean, variance, total = mean * shrink, variance * shrink**2, total * shrink[..., 0] ** 2
+    logits = np.where(here, np.log(np.maximum(cells.count, 1.0)) + mean + variance / 2 + _bias(plan, cells, rng), -np.inf)
+    highest = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - highest)
+    whole = weights.sum(-1, keepdims=True)
+    kept = 1 / (1 + np.exp(-highest) / whole) if plan.sinks else np.ones_like(whole)
+    weights = weights / whole
+    flat = weights**2 / np.maximum(cells.count, 1.0)
+    keys_seen = 1 / flat.sum(-1)
+    spread = np.minimum(np.sqrt((weights * variance).sum(-1)), SHARPEST)
+    tables, at = row_tables(), np.log(keys_seen)
+    entropy = tables.entropy.ev(spread, at) - at
+    entropy = entropy - (weights * np.log(np.maximum(weights, 1e-300) / np.maximum(cells.count, 1.0))).sum(-1)
+    power = np.clip(np.exp(tables.participation.ev(spread, at)), 1 / keys_seen, 1.0)
+    largest = np.clip(np.exp(tables.largest.ev(spread, at)), power, 1.0)
+    mass, even = (np.zeros((*weights.shape[:2], count)) for _ in range(2))
+    member = (cells.group[..., None] == np.arange(count)) & here[..., None]
+    mass, even = (np.einsum("src,rcg->srg", each, member.astype(float)) for each in (weights, flat))
+    return _assemble(
+        groups, cells, mass * kept, even * kept**2, power * keys_seen, _correlations(queries, layer, groups, length),
+        {"beta": total, "entropy": np.maximum(entropy, 0.0), "largest": largest * kept[..., 0]},
+    )  # fmt: skip
+
+
+def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Queries of two rows a group, and what keys of a group share: entries in pairs, as complex numbers."""
+    count, half = len(unit.power), plan.head_dim // 2
+    root, own = unit.root(), np.sqrt(np.maximum(unit.power - unit.product.diagonal(), 0.0))
+
+    def draw(*shape: int) -> Any:
+        return rng.standard_normal((*shape, half)) + 1j * rng.standard_normal((*shape, half))
+
+    keys = np.einsum("gk,skd->sgd", root, draw(HEADS, root.shape[1]))
+    common = np.einsum("gk,skd->sgd", root, draw(HEADS, root.shape[1]))
+    queries = common[:, :, None] + own[:, None, None] * draw(HEADS, count, 2)
+    queries = queries.reshape(HEADS, 2 * count, half)
+    if plan.qk_norm == "head":
+        size = np.repeat(plan.head_dim * unit.power, 2)[:, None]
+        queries = queries * np.sqrt(size / (np.abs(queries) ** 2).sum(-1, keepdims=True))
+    return queries, keys
+
+
+def _shared_scores(queries: Any, keys: Any, layer: Layer, cells: Cells) -> tuple[Real, Real]:
+    """Products of queries with what keys share, mean over each piece, and their variance within it by rotation."""
+    turned = layer.frequencies
+    if not turned.size:
+        found = np.real(queries @ np.conj(keys).transpose(0, 2, 1))
+        return np.take_along_axis(found, np.broadcast_to(cells.group, (len(found), *cells.group.shape)), -1), np.zeros(1)
+    if len(turned) < queries.shape[-1]:
+        turned = np.append(turned, np.zeros(queries.shape[-1] - len(turned)))
+    smooth = np.sinc(cells.width[..., None] * turned / (2 * np.pi))  # mean of a wave over a piece
+    turn = (np.exp(1j * cells.distance[..., None] * turned) * smooth).astype(np.complex64)
+    lacks = ((1 - smooth**2) / 2).astype(np.float32)
+    mean = np.empty((len(queries), *cells.group.shape))
+    lost = np.empty_like(mean)
+    for s, (query, key) in enumerate(zip(queries.astype(np.complex64), keys.astype(np.complex64), strict=True)):
+        product = query[:, None] * np.conj(key)[cells.group]
+        mean[s] = np.einsum("rcf,rcf->rc", product.real, turn.real) - np.einsum("rcf,rcf->rc", product.imag, turn.imag)
+        lost[s] = np.einsum("rcf,rcf->rc", product.real**2 + product.imag**2, lacks)
+    return mean, lost
+
+
+def _correlations(queries: Any, layer: Layer, groups: Groups, length: Real) -> Real:
+    """Cosine of the queries of two rows, turned to the same position: of their scores of a key's own part."""
+    first, second = queries[:, 0::2], queries[:, 1::2]
+    if layer.frequencies.size:
+        turned = np.append(layer.frequencies, np.zeros(queries.shape[-1] - len(layer.frequencies)))
+        first = first * np.exp(1j * groups.rows[:, 0, None] * turned)
+        second = second * np.exp(1j * groups.rows[:, 1, None] * turned)
+    found = np.real(first @ np.conj(second).transpose(0, 2, 1))
+    scale = length[:, 0::2, None] * length[:, None, 1::2]
+    return np.clip(found / np.maximum(scale, TINY), -1, 1)
+
+
+def _capped(beta: Real, cap: float) -> Real:
+    """By what a soft cap multiplies the deviation of Gaussian scores."""
+    z, mass = np.polynomial.hermite_e.hermegauss(40)
+    capped = cap * np.tanh(beta[..., None] * z / cap)
+    return np.sqrt(capped**2 @ (mass / mass.sum())) / np.maximum(beta, TINY)
+
+
+def _bias(plan: Blueprint, cells: Cells, rng: np.random.Generator) -> Real:
+    """What positions add to scores: ALiBi's slopes, or T5's random numbers for buckets of distances."""
+    if plan.alibi:
+        slopes = 2.0 ** (-8 * (np.arange(plan.heads) + 1) / plan.heads)
+        chosen = slopes[np.round(np.linspace(0, plan.heads - 1, HEADS)).astype(int)]
+        return -chosen[:, None, None] * np.abs(cells.distance)
+    if plan.position_bias:
+        near, far, size = 8, 128, 16
+        distance = np.abs(cells.distance)
+        log = near + np.log(np.maximum(distance, 1) / near) / np.log(far / near) * (size - near)
+        bucket = np.where(distance < near, distance, np.minimum(log, size - 1)).astype(int) + size * (cells.distance < 0)
+        table = plan.position_bias * rng.standard_normal((HEADS, 2 * size))
+        return table[:, bucket]
+    return np.zeros(1)
+
+
+def _assemble(  # noqa: PLR0913, PLR0917
+    groups: Groups, cells: Cells, mass: Real, even: Real, sharper: Real, correlation: Real, rows: dict[str, Real]
+) -> Attention:
+    """Attention of heads from masses, uniform parts, and by how much weights within them are sharper than uniform."""
+    count = len(groups.size)
+    seen = np.maximum(cells.visible, 1.0)
+    first, second = mass[:, 0::2], mass[:, 1::2]
+    density = cells.both / (seen[0::2, None] * seen[None, 1::2])
+    common = first[:, :, None] * second[:, None] * density  # of uniform weights within groups
+    whole = common.sum(-1)
+    log_sharper = np.log(np.maximum(sharper, 1.0))
+    boost = np.exp(correlation * (log_sharper[:, 0::2, None] + log_sharper[:, None, 1::2]) / 2)
+    total = mass.sum(-1)
+    square = total[:, 0::2, None] * total[:, None, 1::2]
+    boost = np.minimum(boost, square / np.maximum(whole, TINY))
+    uncommon = np.maximum(square - boost * whole, 0) / np.maximum(square - whole, TINY)
+    alone = even.sum(-1)
+    sharper = np.clip(sharper, 1.0, total**2 / np.maximum(alone, TINY))
+    apart = np.maximum(total**2 - sharper * alone, 0) / np.maximum(total**2 - alone, TINY)
+
+    def by_rows(x: Real) -> Real:
+        return np.moveaxis(x.reshape(HEADS, count, 2, *x.shape[2:]), 2, 1)
+
+    return Attention(
+        mass=by_rows(mass), own=by_rows(even * sharper[..., None]), shared=(common * boost[..., None]).mean(0),
+        uncommon=uncommon, uniform=(common * uncommon[..., None]).mean(0), apart=by_rows(apart),
+        flat=by_rows(even * apart[..., None]).mean((0, 1)),
+        participation=by_rows(alone * sharper).mean((0, 1)),
+        **{name: by_rows(each).mean((0, 1)) for name, each in rows.items()},
+    )  # fmt: skip
+
+
+# -- a model -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A first step: of Adam, whose size is the rate, or of plain gradient descent."""
+
+    name: str
+    rate: float
+
+
+class _Norm(NamedTuple):
+    """A norm at some point: tokens behind it, and by what it multiplies them and their gradients."""
+
+    output: Gram
+    scale: Real
+
+
+class _LayerMoments(NamedTuple):
+    """What the way back needs of a layer."""
+
+    attention: Attention
+    inputs: Gram  # of attention
+    before: Real  # scales of the norms before attention, behind its branch, behind their sum
+    behind: Real
+    summed: Real
+    forward: Gram  # the feed-forward branch's factor of gradients, with the norms around it
+    last: Real
+
+
+def _norm(plan: Blueprint, gram: Gram, *, there: bool = True) -> _Norm:
+    """A norm, or nothing."""
+    scale = plan.norm_gain / np.sqrt(gram.power + plan.eps) if there else np.ones_like(gram.power)
+    return _Norm(gram.scaled(scale), scale)
+
+
+def entry(plan: Blueprint, groups: Groups, repeats: float) -> Gram:
+    """Tokens that enter the first layer; `repeats` is how often two are the same."""
+    power = np.full(len(groups.size), plan.embedding_power + plan.position_power + plan.common_power)
+    product = np.full((len(power), len(power)), plan.common_power + repeats * plan.embedding_power)
+    gram = Gram(power, product).consistent(groups)
+    return _norm(plan, gram, there=plan.entry_norm).output
+
+
+def recursion(
+    plan: Blueprint, tokens: int, *, repeats: float | None = None, optimiser: Optimiser | None = None, seed: int = 0
+) -> dict[str, Real]:
+    """Numbers of every layer at initialisation, as :func:`bulkedge.models.preflight.measuring.measure` has them."""
+    rng = np.random.default_rng(seed)
+    windows = [layer.window for layer in plan.layers if layer.window is not None]
+    groups = Groups.of(tokens, min(windows, default=None))
+    stream = entry(plan, groups, 1 / plan.vocabulary if repeats is None else repeats)
+    before, both = plan.placement in {"pre", "sandwich"}, plan.placement in {"sandwich", "branch"}
+    found: list[dict[str, float]] = []
+    moments: list[_LayerMoments] = []
+    cells = {id(layer): cells_of(groups, layer, plan) for layer in {id(each): each for each in plan.layers}.values()}
+    out = plan.value**2 * plan.width * plan.output**2 * plan.heads * plan.head_dim
+    for layer in plan.layers:
+        entering = _norm(plan, stream, there=before)
+        heads = attend(plan, layer, groups, cells[id(layer)], entering.output, rng)
+        found.append(_numbers(plan, groups, cells[id(layer)], stream, heads))
+        branch = _norm(plan, heads.outputs(entering.output).consistent(groups).times(out), there=both)
+        middle = _norm(plan, stream.plus(branch.output).consistent(groups), there=plan.placement == "post")
+        second = _norm(plan, middle.output, there=before)
+        forward = feed_forward(plan, second.output)
+        after = _norm(plan, forward.output, there=both)
+        end = _norm(plan, middle.output.plus(after.output).consistent(groups), there=plan.placement == "post")
+        stream = end.output
+        back = forward.back.scaled(second.scale * after.scale)
+        moments.append(
+            _LayerMoments(heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale)
+        )
+    last = _norm(plan, stream, there=plan.final_norm)
+    size = np.full(len(groups.size), plan.readout**2 * plan.width / tokens**2)
+    gradient = Gram(size, np.zeros((len(size), len(size)))).consistent(groups).scaled(last.scale)
+    for numbers, each in zip(reversed(found), reversed(moments), strict=True):
+        gradient, change = _back(plan, groups, each, gradient, out, optimiser)
+        numbers["gradient"] = float(np.sqrt(groups.size @ gradient.power))
+        numbers["score_change"] = change
+    return {name: np.array([each[name] for each in found]) for name in found[0]}
+
+
+def _back(  # noqa: PLR0913, PLR0917
+    plan: Blueprint, groups: Groups, at: _LayerMoments, given: Gram, out: float, optimiser: Optimiser | None
+) -> tuple[Gram, float]:
+    """Gradients before a layer, for those behind it, and by how much its scores change in a first step."""
+    given = given.scaled(at.last)
+    factor = Gram(at.forward.power * given.power, at.forward.product * given.product)
+    given = given.plus(factor).consistent(groups).scaled(at.summed)
+    branch = given.scaled(at.behind)
+    n, inputs, attention = groups.size, at.inputs, at.attention
+    back = attention.back(groups, branch).times(out)
+    # scores: the gradient of a query is sum_j A_j (e_j - mean e) k_j, with e_j = g v_j
+    unit = inputs.scaled(1 / np.sqrt(inputs.power)) if plan.qk_norm != "none" else inputs
+    per = plan.score_deviation**2 * out
+    own = np.maximum(inputs.power - inputs.product.diagonal(), 0.0)
+    weights = attention.own.mean((0, 1))
+    mean = attention.mass.mean((0, 1))
+    centred = np.eye(len(n))[None] - mean[:, None, :]  # of what groups share, about the mean of each row
+    shared = np.einsum("gha,ab,glb->ghl", centred, inputs.product, centred)
+    spread = weights @ (own * unit.power) + np.einsum("gh,gl,ghl,hl->g", mean, mean, shared, unit.product)
+    queries = per * branch.power * np.maximum(spread, 0.0)
+    keys = per * ((n * branch.power * unit.power) @ weights) / n * own
+    if plan.qk_norm != "none":
+        queries, keys = queries / inputs.power, keys / inputs.power
+    change = _score_change(plan, n, inputs, queries, keys, optimiser)
+    through = Gram(back.power + queries + keys, back.product).scaled(at.before)
+    through = given.plus(Gram(through.power, through.product))
+    return through.consistent(groups), change
+
+
+def _score_change(  # noqa: PLR0913, PLR0917
+    plan: Blueprint, size: Real, inputs: Gram, queries: Real, keys: Real, optimiser: Optimiser | None
+) -> float:
+    """Size of the change of scores in a first step over that of the scores, mean over tokens."""
+    if optimiser is None:
+        return float("nan")
+    relative = 0.0
+    for sigma, weight in ((plan.query, queries), (plan.key, keys)):
+        # x G = sum_j (x x_j) g_j with independent g_j; the sign of G keeps sqrt(2/pi) of its direction
+        squared = inputs.product**2
+        aligned = squared @ (size * weight) + (inputs.power**2 - squared.diagonal()) * weight
+        if optimiser.name == "sgd":
+            step = (optimiser.rate / sigma**2) ** 2 * aligned / (plan.heads * plan.head_dim * inputs.power)
+        else:
+            along = aligned / np.maximum((size * weight) @ inputs.power, 1e-300)
+            step = (optimiser.rate / sigma) ** 2 * (1 + plan.width * (2 / np.pi) * along / inputs.power)
+        relative += float(size @ step / size.sum())
+    return float(np.sqrt(relative))
+
+
+def _numbers(plan: Blueprint, groups: Groups, cells: Cells, stream: Gram, heads: Attention) -> dict[str, float]:
+    """A layer's numbers, means over rows and heads."""
+    n = groups.size
+    seen = cells.visible.sum(1).reshape(-1, 2).mean(1)
+    counted = n * (seen >= min(FEWEST, seen.max()))
+    counted = counted / counted.sum()
+    unit = stream.scaled(1 / np.sqrt(stream.power))
+    own = np.maximum(1 - unit.product.diagonal(), 0.0)
+    shared = np.linalg.eigvalsh(np.sqrt(np.outer(n, n)) * unit.product).max()
+    noise, ratio = n @ own / n.sum(), n.sum() / plan.width
+    edge = noise * (1 + np.sqrt(ratio)) ** 2
+    spiked = (shared + noise) * (1 + noise * ratio / shared) if shared > noise * np.sqrt(ratio) else edge
+    return {
+        "beta": float(np.sqrt(counted @ heads.beta)),
+        "entropy": float(counted @ heads.entropy),
+        "largest": float(counted @ heads.largest),
+        **_singular_values(n, heads),
+        "cosine": float((groups.pairs * unit.product).sum() / max(groups.pairs.sum(), 1.0)),
+        "token_rank": float(n.sum() / max(spiked, edge)),
+        "power": float(n @ stream.power / n.sum()),
+    }
+
+
+def _singular_values(n: Real, heads: Attention) -> dict[str, float]:
+    """Gap and stable rank of attention matrices: those of their means over groups, and a bulk."""
+    means = heads.mass.mean(1) * np.sqrt(n[:, None] / n)
+    values = np.linalg.svd(means, compute_uv=False)
+    total = float(n @ heads.participation)
+    bulk = np.maximum(total - (means**2).sum((1, 2)), 0.0)
+    second = np.maximum(values[:, 1] if values.shape[1] > 1 else 0.0, 2 * np.sqrt(bulk / n.sum()))
+    first = np.maximum(values[:, 0], second)
+    return {"gap": float(np.mean(1 - second / first)), "rank": float(np.mean(total / first**2))}
