@@ -59,6 +59,7 @@ class Blueprint:
     embedding_power: float  # of what differs from token to token, at entry
     position_power: float = 0.0  # of learned positions, which differ too, and do so for equal tokens
     common_power: float = 0.0  # of what all tokens share at entry (BERT's token type)
+    first_power: float | None = None  # of the first token's own part, where it is not one of the others (ViT's class)
     readout: float = 0.02  # deviation of the weights that make logits
     gated: bool = False
     causal: bool = True
@@ -239,7 +240,7 @@ def _vit(config: Any) -> Blueprint:
         heads=heads, head_dim=width // heads, feed_forward=_size(config, "intermediate_size"), vocabulary=2**31,
         activation=config.hidden_act, placement="pre", eps=config.layer_norm_eps,
         score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma, output=sigma, up=sigma, down=sigma,
-        embedding_power=pixels * sigma**2, position_power=sigma**2, readout=sigma, causal=False, context=patches + 1,
+        embedding_power=pixels * sigma**2, position_power=sigma**2, first_power=sigma**2, readout=sigma, causal=False, context=patches + 1,
         notes=("images are white noise of unit power",),
     )  # fmt: skip
 

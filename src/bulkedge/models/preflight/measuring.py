@@ -99,7 +99,7 @@ def _heads(layer: AttentionLayer) -> dict[str, float]:
     mean = torch.where(seen, scores, 0.0).sum(-1) / count
     variance = torch.where(seen, scores - mean[..., None], 0.0).square().sum(-1) / count
     entropy = torch.special.entr(weights).sum(-1)
-    values = torch.linalg.svdvals(weights)
+    values = torch.linalg.eigvalsh(weights @ weights.mT).flip(-1).clamp(min=0).sqrt()  # the largest two matter
     return {
         "beta": float(variance[rows].mean().sqrt()),
         "entropy": float(entropy[rows].mean()),

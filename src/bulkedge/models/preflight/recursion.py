@@ -24,7 +24,8 @@ from bulkedge.support.arrays import Real
 
 HEADS = 16  # sampled in every layer
 GROUPS = 22  # of positions, log-spaced
-MOST_GROUPS = 64  # where a window wants them small
+EVEN = 6  # groups where every row sees every key
+MOST_GROUPS = 48  # where a window wants them small
 FEWEST = 16  # keys of a row that counts for beta and entropy
 NODES, ORDER = 120, 24  # of the quadrature over preactivations; highest Hermite polynomial
 TINY = 1e-12
@@ -47,10 +48,10 @@ class Groups(NamedTuple):
         return np.outer(self.size, self.size) - np.diag(self.size)
 
     @classmethod
-    def of(cls, tokens: int, window: int | None) -> Groups:
-        """Log-spaced groups, none larger than a quarter of the window."""
-        edges = np.unique(np.round(np.geomspace(1, tokens, GROUPS + 1)).astype(int))
-        edges = np.concatenate([[0], edges])
+    def of(cls, tokens: int, window: int | None, *, causal: bool) -> Groups:
+        """Log-spaced groups, none larger than a quarter of the window; a few even ones where all see all."""
+        spaced = np.geomspace(1, tokens, GROUPS + 1) if causal else np.linspace(1, tokens, min(EVEN, tokens - 1) + 1)
+        edges = np.concatenate([[0], np.unique(np.round(spaced).astype(int))])
         if window is not None and window < tokens:
             most = max(window // 4, -(-tokens // MOST_GROUPS), 1)
             cuts = [np.linspace(a, b, -(-(b - a) // most) + 1) for a, b in zip(edges, edges[1:], strict=False)]
@@ -84,21 +85,24 @@ class Gram(NamedTuple):
         return Gram(self.power, product)
 
     def root(self) -> Real:
-        """A factor of the products, rounding aside."""
+        """A factor of the products; what noise of the heads made negative is left out, and rows keep their length."""
         values, vectors = np.linalg.eigh(self.product)
         found: Real = vectors * np.sqrt(np.maximum(values, 0.0))
-        return found
+        length, due = (found**2).sum(1), np.maximum(self.product.diagonal(), 0.0)
+        return found * np.sqrt(due / np.maximum(length, TINY * self.power))[:, None]
 
 
 # -- rows of independent scores ----------------------------------------------------------------------------------------
 
 
 class RowTables(NamedTuple):
-    """Entropy, log participation and log largest weight of a row, by spread of its scores and log number of keys."""
+    """Numbers of rows of independent scores, by the spread of these and the log number of keys."""
 
     entropy: RectBivariateSpline
-    participation: RectBivariateSpline
-    largest: RectBivariateSpline
+    participation: RectBivariateSpline  # its logarithm
+    largest: RectBivariateSpline  # its logarithm
+    scatter: RectBivariateSpline  # squared deviation of the participation over the square of its mean
+    centring: RectBivariateSpline  # sum of A**2 (1 - 2 A + sum of A**2) over the sum of A**2
 
 
 @lru_cache(maxsize=1)
@@ -110,15 +114,15 @@ def row_tables() -> RowTables:
     sums = [[each.sums(float(np.exp(keys))) for keys in log_keys] for each in shared]
     entropy = np.array([[s.log_sum - b * s.score for s in row] for b, row in zip(spreads, sums, strict=True)])
     power = np.array([[np.log(s.participation) for s in row] for row in sums])
-    largest = _largest(spreads, np.exp(log_keys))
-    return RowTables(*(RectBivariateSpline(spreads, log_keys, each, kx=3, ky=3) for each in (entropy, power, largest)))
+    each = (entropy, power, *_largest(spreads, np.exp(log_keys)))
+    return RowTables(*(RectBivariateSpline(spreads, log_keys, table, kx=3, ky=3) for table in each))
 
 
-def _largest(spreads: Real, keys: Real, draws: int = 400, kept: int = 12) -> Real:
-    """Log of the mean largest weight: the largest scores as points of a process, all others by their mean."""
+def _largest(spreads: Real, keys: Real, draws: int = 400, kept: int = 12) -> tuple[Real, Real, Real]:
+    """What single large weights decide: the largest scores as points of a process, all others by their mean."""
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(size=(draws, kept)), axis=1)
-    found = np.empty((len(spreads), len(keys)))
+    largest, scatter, centring = np.empty((3, len(spreads), len(keys)))
     for k, count in enumerate(keys):
         many = max(min(kept, int(count) - 1), 1) if count >= 2 else 1
         # of `count` uniform numbers, the largest: exponential spacings over the sum of all
@@ -127,11 +131,16 @@ def _largest(spreads: Real, keys: Real, draws: int = 400, kept: int = 12) -> Rea
         top = -ndtri(share)
         rest = max(count - many, 0.0)
         for b, spread in enumerate(spreads):
-            weights = np.exp(spread * (top - top[:, :1]))
-            log_tail = spread**2 / 2 + log_ndtr(top[:, -1] - spread) - log_ndtr(top[:, -1])
-            others = rest * np.exp(log_tail - spread * top[:, 0])
-            found[b, k] = np.log(np.mean(1 / (weights.sum(1) + others)))
-    return found
+            weights, moments = np.exp(spread * (top - top[:, :1])), []
+            for n in (1, 2, 3):
+                tail = (n * spread) ** 2 / 2 + log_ndtr(top[:, -1] - n * spread) - log_ndtr(top[:, -1])
+                moments.append((weights**n).sum(1) + rest * np.exp(tail - n * spread * top[:, 0]))
+            whole, square, cube = moments
+            power = square / whole**2
+            largest[b, k] = np.log(np.mean(1 / whole))
+            scatter[b, k] = np.var(power) / np.mean(power) ** 2
+            centring[b, k] = 1 + np.mean(power**2 - 2 * cube / whole**3) / np.mean(power)
+    return largest, scatter, np.maximum(centring, 0.0)
 
 
 # -- feed-forward layers -----------------------------------------------------------------------------------------------
@@ -162,10 +171,11 @@ class Kernel(NamedTuple):
 
     def products(self, cosine: Real) -> Real:
         """For these cosines of preactivations; what the polynomials lack is taken as of the next order."""
-        powers = cosine[..., None] ** np.arange(ORDER + 1)
-        known = np.einsum("gn,hn,ghn->gh", self.coefficients, self.coefficients, powers)
         lacks = np.sqrt(np.maximum(self.power - (self.coefficients**2).sum(1), 0.0))
-        found: Real = known + np.outer(lacks, lacks) * cosine ** (ORDER + 1)
+        terms = np.column_stack([self.coefficients, lacks]).T
+        found = np.zeros_like(cosine)
+        for each in terms[::-1]:
+            found = found * cosine + np.outer(each, each)
         return found
 
 
@@ -188,23 +198,30 @@ class FeedForward(NamedTuple):
     back: Gram  # of gradients at its input over those at its output
 
 
-def feed_forward(plan: Blueprint, inputs: Gram) -> FeedForward:
-    """Moments of a feed-forward branch."""
+def feed_forward(plan: Blueprint, inputs: Gram, variance: Real) -> FeedForward:
+    """Moments of a feed-forward branch, for tokens whose products scatter with this variance from pair to pair."""
     function = ACTIVATIONS[plan.activation]
     into = plan.up**2 * plan.width
     spread = np.sqrt(into * inputs.power)
     step = 1e-4
     here = kernel(function, spread)
     slope = kernel(lambda x: (function(x + step) - function(x - step)) / (2 * step), spread)
-    cosine = inputs.product / np.sqrt(np.outer(inputs.power, inputs.power))
-    passed = Gram(here.power, here.products(cosine))
-    back = Gram(slope.power, slope.products(cosine))
+    whole = np.outer(inputs.power, inputs.power)
+    cosine = inputs.product / np.sqrt(whole)
+    deviation = np.sqrt(np.maximum(variance, 0.0) / whole) * (1 - np.minimum(cosine**2, 1.0))
+    gate = into * np.sqrt(whole) if plan.gated else None
+    passed, back = np.zeros_like(cosine), np.zeros_like(cosine)
+    for z, mass in ((-np.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (np.sqrt(3.0), 1 / 6)):
+        at = np.clip(cosine + z * deviation, -1.0, 1.0)
+        forward, slopes = here.products(at), slope.products(at)
+        if gate is not None:
+            forward, slopes = forward * gate * at, slopes * gate * at + forward
+        passed, back = passed + mass * forward, back + mass * slopes
+    own, own_back = here.power, slope.power
     if plan.gated:
-        gate = inputs.times(into)
-        back = Gram(back.power * gate.power + passed.power, back.product * gate.product + passed.product)
-        passed = Gram(passed.power * gate.power, passed.product * gate.product)
+        own, own_back = own * into * inputs.power, own_back * into * inputs.power + own
     out = plan.down**2 * plan.feed_forward
-    return FeedForward(passed.times(out), back.times(out * into))
+    return FeedForward(Gram(own, passed).times(out), Gram(own_back, back).times(out * into))
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -219,6 +236,7 @@ class Cells(NamedTuple):
     width: Real
     visible: Real  # keys of every group that a row sees, (rows, groups)
     both: Real  # keys of a group that two rows see, (groups, groups, groups)
+    window: int | None
 
 
 def cells_of(groups: Groups, layer: Layer, plan: Blueprint) -> Cells:
@@ -249,7 +267,7 @@ def cells_of(groups: Groups, layer: Layer, plan: Blueprint) -> Cells:
     both = seen(
         np.maximum(lows[0::2, None], lows[None, 1::2]), np.minimum(highs[0::2, None], highs[None, 1::2])
     )
-    return Cells(group, count, distance, np.maximum(count, 1.0), seen(lows, highs), both)
+    return Cells(group, count, distance, np.maximum(count, 1.0), seen(lows, highs), both, layer.window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +285,8 @@ class Attention:
     entropy: Real
     largest: Real
     participation: Real
+    scatter: Real  # of the participation of a token's rows, mean over heads: squared deviation over squared mean
+    centring: Real  # share of `own` that is left where a row's mean is taken away
 
     def outputs(self, values: Gram) -> Gram:
         """Moments of attention times values, mean over heads."""
@@ -331,6 +351,7 @@ def attend(plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: 
     return _assemble(
         groups, cells, mass * kept, even * kept**2, power * keys_seen, _correlations(queries, layer, groups, length),
         {"beta": total, "entropy": np.maximum(entropy, 0.0), "largest": largest * kept[..., 0]},
+        np.maximum(tables.scatter.ev(spread, at), 0.0), np.clip(tables.centring.ev(spread, at), 0.0, 1.0), plan.heads,
     )  # fmt: skip
 
 
@@ -408,7 +429,8 @@ def _bias(plan: Blueprint, cells: Cells, rng: np.random.Generator) -> Real:
 
 
 def _assemble(  # noqa: PLR0913, PLR0917
-    groups: Groups, cells: Cells, mass: Real, even: Real, sharper: Real, correlation: Real, rows: dict[str, Real]
+    groups: Groups, cells: Cells, mass: Real, even: Real, sharper: Real, correlation: Real, rows: dict[str, Real],
+    scatter: Real, centring: Real, heads: int,
 ) -> Attention:
     """Attention of heads from masses, uniform parts, and by how much weights within them are sharper than uniform."""
     count = len(groups.size)
@@ -430,11 +452,15 @@ def _assemble(  # noqa: PLR0913, PLR0917
     def by_rows(x: Real) -> Real:
         return np.moveaxis(x.reshape(HEADS, count, 2, *x.shape[2:]), 2, 1)
 
+    power = alone * sharper
+    mean, square_mean, left = (
+        by_rows(each).mean((0, 1)) for each in (power, power**2 * (1 + scatter), power * centring)
+    )
     return Attention(
         mass=by_rows(mass), own=by_rows(even * sharper[..., None]), shared=(common * boost[..., None]).mean(0),
         uncommon=uncommon, uniform=(common * uncommon[..., None]).mean(0), apart=by_rows(apart),
         flat=by_rows(even * apart[..., None]).mean((0, 1)),
-        participation=by_rows(alone * sharper).mean((0, 1)),
+        participation=mean, scatter=np.maximum(square_mean / mean**2 - 1, 0.0) / heads, centring=left / mean,
         **{name: by_rows(each).mean((0, 1)) for name, each in rows.items()},
     )  # fmt: skip
 
@@ -467,6 +493,8 @@ class _LayerMoments(NamedTuple):
     summed: Real
     forward: Gram  # the feed-forward branch's factor of gradients, with the norms around it
     last: Real
+    uneven: Real  # mean of 1/power behind attention over one over its mean, as rows differ in their participation
+    tied: Real  # the same of those rows' share of the power
 
 
 def _norm(plan: Blueprint, gram: Gram, *, there: bool = True) -> _Norm:
@@ -479,6 +507,9 @@ def entry(plan: Blueprint, groups: Groups, repeats: float) -> Gram:
     """Tokens that enter the first layer; `repeats` is how often two are the same."""
     power = np.full(len(groups.size), plan.embedding_power + plan.position_power + plan.common_power)
     product = np.full((len(power), len(power)), plan.common_power + repeats * plan.embedding_power)
+    if plan.first_power is not None:
+        power[0] = plan.first_power + plan.position_power
+        product[0] = product[:, 0] = 0.0
     gram = Gram(power, product).consistent(groups)
     return _norm(plan, gram, there=plan.entry_norm).output
 
@@ -489,27 +520,33 @@ def recursion(
     """Numbers of every layer at initialisation, as :func:`bulkedge.models.preflight.measuring.measure` has them."""
     rng = np.random.default_rng(seed)
     windows = [layer.window for layer in plan.layers if layer.window is not None]
-    groups = Groups.of(tokens, min(windows, default=None))
+    groups = Groups.of(tokens, min(windows, default=None), causal=plan.causal)
     stream = entry(plan, groups, 1 / plan.vocabulary if repeats is None else repeats)
     before, both = plan.placement in {"pre", "sandwich"}, plan.placement in {"sandwich", "branch"}
     found: list[dict[str, float]] = []
     moments: list[_LayerMoments] = []
     cells = {id(layer): cells_of(groups, layer, plan) for layer in {id(each): each for each in plan.layers}.values()}
     out = plan.value**2 * plan.width * plan.output**2 * plan.heads * plan.head_dim
+    variance = np.outer(stream.power, stream.power) / plan.width  # of products of different tokens
     for layer in plan.layers:
         entering = _norm(plan, stream, there=before)
         heads = attend(plan, layer, groups, cells[id(layer)], entering.output, rng)
         found.append(_numbers(plan, groups, cells[id(layer)], stream, heads))
         branch = _norm(plan, heads.outputs(entering.output).consistent(groups).times(out), there=both)
         middle = _norm(plan, stream.plus(branch.output).consistent(groups), there=plan.placement == "post")
+        variance = _scatter(plan, variance, stream, branch.output, plan.heads * plan.head_dim, middle.scale)
         second = _norm(plan, middle.output, there=before)
-        forward = feed_forward(plan, second.output)
+        uneven, tied = _uneven(heads, middle.output.power if before and not both else None, branch.output.power)
+        forward = feed_forward(plan, second.output, variance * np.outer(second.scale, second.scale) ** 2)
         after = _norm(plan, forward.output, there=both)
         end = _norm(plan, middle.output.plus(after.output).consistent(groups), there=plan.placement == "post")
+        variance = _scatter(plan, variance, middle.output, after.output, plan.feed_forward, end.scale)
         stream = end.output
         back = forward.back.scaled(second.scale * after.scale)
         moments.append(
-            _LayerMoments(heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale)
+            _LayerMoments(
+                heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale, uneven, tied
+            )
         )
     last = _norm(plan, stream, there=plan.final_norm)
     size = np.full(len(groups.size), plan.readout**2 * plan.width / tokens**2)
@@ -521,33 +558,59 @@ def recursion(
     return {name: np.array([each[name] for each in found]) for name in found[0]}
 
 
+def _scatter(plan: Blueprint, variance: Real, stream: Gram, branch: Gram, inner: int, scale: Real) -> Real:
+    """Variance of products of different tokens after a branch of finite width is added, and a norm."""
+    x, y = stream.power, branch.power
+    crossed = np.outer(x, y) + np.outer(y, x) + np.outer(y, y)
+    found: Real = variance + crossed / plan.width + np.outer(y, y) / inner
+    return found * np.outer(scale, scale) ** 2
+
+
+def _uneven(heads: Attention, power: Real | None, branch: Real) -> tuple[Real, Real]:
+    """How rows of different participation y, log-normal, change the mean of 1/(a + y), and of y/(a + y)."""
+    if power is None:
+        return np.ones_like(branch), np.ones_like(branch)
+    z, mass = np.polynomial.hermite_e.hermegauss(9)
+    deviation = np.sqrt(np.log1p(heads.scatter))
+    y = np.exp(deviation[:, None] * z - deviation[:, None] ** 2 / 2)
+    part = np.clip(branch / power, 0.0, 1.0)[:, None]
+    inverse = 1 / (1 - part + part * y)
+    mass = mass / mass.sum()
+    return inverse @ mass, (inverse * y) @ mass
+
+
 def _back(  # noqa: PLR0913, PLR0917
     plan: Blueprint, groups: Groups, at: _LayerMoments, given: Gram, out: float, optimiser: Optimiser | None
 ) -> tuple[Gram, float]:
     """Gradients before a layer, for those behind it, and by how much its scores change in a first step."""
     given = given.scaled(at.last)
     factor = Gram(at.forward.power * given.power, at.forward.product * given.product)
-    given = given.plus(factor).consistent(groups).scaled(at.summed)
-    branch = given.scaled(at.behind)
+    through = given.plus(Gram(factor.power * at.tied, factor.product)).consistent(groups).scaled(at.summed)
+    given = given.plus(Gram(factor.power * at.uneven, factor.product)).consistent(groups).scaled(at.summed)
+    branch = through.scaled(at.behind)
     n, inputs, attention = groups.size, at.inputs, at.attention
     back = attention.back(groups, branch).times(out)
     # scores: the gradient of a query is sum_j A_j (e_j - mean e) k_j, with e_j = g v_j
     unit = inputs.scaled(1 / np.sqrt(inputs.power)) if plan.qk_norm != "none" else inputs
     per = plan.score_deviation**2 * out
-    own = np.maximum(inputs.power - inputs.product.diagonal(), 0.0)
-    weights = attention.own.mean((0, 1))
+    values = np.maximum(inputs.power - inputs.product.diagonal(), 0.0)
+    keys_own = np.maximum(unit.power - unit.product.diagonal(), 0.0)
+    left = attention.centring
     mean = attention.mass.mean((0, 1))
     centred = np.eye(len(n))[None] - mean[:, None, :]  # of what groups share, about the mean of each row
     shared = np.einsum("gha,ab,glb->ghl", centred, inputs.product, centred)
-    spread = weights @ (own * unit.power) + np.einsum("gh,gl,ghl,hl->g", mean, mean, shared, unit.product)
-    queries = per * branch.power * np.maximum(spread, 0.0)
-    keys = per * ((n * branch.power * unit.power) @ weights) / n * own
+    spread = (attention.own.mean((0, 1)) @ (values * keys_own)) * left
+    spread += np.maximum(np.einsum("gh,gl,ghl,hl->g", mean, mean, shared, unit.product), 0.0)
+    queries = Gram(branch.power * spread, branch.product * (attention.shared @ (values * keys_own))).times(per)
+    left = np.sqrt(left)
+    keys = attention.back(groups, Gram(branch.power * unit.power, branch.product * unit.product).scaled(left))
+    keys = Gram(keys.power * values, np.zeros_like(keys.product)).times(per)
     if plan.qk_norm != "none":
-        queries, keys = queries / inputs.power, keys / inputs.power
-    change = _score_change(plan, n, inputs, queries, keys, optimiser)
-    through = Gram(back.power + queries + keys, back.product).scaled(at.before)
-    through = given.plus(Gram(through.power, through.product))
-    return through.consistent(groups), change
+        size = 1 / np.sqrt(inputs.power + plan.eps / (plan.query**2 * plan.width))
+        queries, keys = queries.scaled(size), keys.scaled(size)
+    change = _score_change(plan, n, inputs, queries.power, keys.power, optimiser)
+    found = given.plus(back.plus(queries).plus(keys).scaled(at.before))
+    return found.consistent(groups), change
 
 
 def _score_change(  # noqa: PLR0913, PLR0917
@@ -573,7 +636,11 @@ def _score_change(  # noqa: PLR0913, PLR0917
 def _numbers(plan: Blueprint, groups: Groups, cells: Cells, stream: Gram, heads: Attention) -> dict[str, float]:
     """A layer's numbers, means over rows and heads."""
     n = groups.size
-    seen = cells.visible.sum(1).reshape(-1, 2).mean(1)
+    first = cells.visible.sum(1)
+    seen = np.exp(np.log(first).reshape(-1, 2).mean(1))
+    # representatives say what rows lack; how many keys the rows see is counted
+    keys = _keys(plan, groups.tokens, cells.window)
+    keys = keys[keys >= min(FEWEST, keys.max())]
     counted = n * (seen >= min(FEWEST, seen.max()))
     counted = counted / counted.sum()
     unit = stream.scaled(1 / np.sqrt(stream.power))
@@ -584,8 +651,8 @@ def _numbers(plan: Blueprint, groups: Groups, cells: Cells, stream: Gram, heads:
     spiked = (shared + noise) * (1 + noise * ratio / shared) if shared > noise * np.sqrt(ratio) else edge
     return {
         "beta": float(np.sqrt(counted @ heads.beta)),
-        "entropy": float(counted @ heads.entropy),
-        "largest": float(counted @ heads.largest),
+        "entropy": float(np.log(keys).mean() - counted @ (np.log(seen) - heads.entropy)),
+        "largest": float(min((1 / keys).mean() / (counted @ (1 / seen)) * (counted @ heads.largest), 1.0)),
         **_singular_values(n, heads),
         "cosine": float((groups.pairs * unit.product).sum() / max(groups.pairs.sum(), 1.0)),
         "token_rank": float(n.sum() / max(spiked, edge)),
@@ -593,12 +660,22 @@ def _numbers(plan: Blueprint, groups: Groups, cells: Cells, stream: Gram, heads:
     }
 
 
+def _keys(plan: Blueprint, tokens: int, window: int | None) -> Real:
+    """Number of keys that every row sees."""
+    if not plan.causal:
+        return np.full(1, float(tokens))
+    return np.minimum(np.arange(1.0, tokens + 1), tokens if window is None else window)
+
+
 def _singular_values(n: Real, heads: Attention) -> dict[str, float]:
-    """Gap and stable rank of attention matrices: those of their means over groups, and a bulk."""
-    means = heads.mass.mean(1) * np.sqrt(n[:, None] / n)
-    values = np.linalg.svd(means, compute_uv=False)
+    """Gap and stable rank of attention matrices: of the products of their rows, and a bulk of what rows lack."""
+    products = heads.shared.sum(-1)
+    products = (products + products.T) / 2
+    products[np.diag_indices_from(products)] = np.where(n > 1, products.diagonal(), heads.participation)
+    values = np.linalg.eigvalsh(np.sqrt(np.outer(n, n)) * products)[::-1]
+    own = np.maximum(heads.participation - products.diagonal(), 0.0)
     total = float(n @ heads.participation)
-    bulk = np.maximum(total - (means**2).sum((1, 2)), 0.0)
-    second = np.maximum(values[:, 1] if values.shape[1] > 1 else 0.0, 2 * np.sqrt(bulk / n.sum()))
-    first = np.maximum(values[:, 0], second)
-    return {"gap": float(np.mean(1 - second / first)), "rank": float(np.mean(total / first**2))}
+    noise = float(n @ own / n.sum())
+    first = values[0] + noise
+    second = max(values[1] + noise if len(values) > 1 else 0.0, 4 * noise, 0.0)
+    return {"gap": float(1 - np.sqrt(min(second / first, 1.0))), "rank": float(total / first)}
