@@ -19,6 +19,7 @@ from scipy.interpolate import RectBivariateSpline
 from scipy.special import erf, expit, log_ndtr, ndtr, ndtri
 
 from bulkedge.heads.softmax import MOST, SHARPEST, transforms
+from bulkedge.laws.classical.product import ProductLaw
 from bulkedge.models.preflight.blueprint import Blueprint, Layer
 from bulkedge.support.arrays import Real
 
@@ -338,21 +339,39 @@ def attend(plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: 
     kept = 1 / (1 + np.exp(-highest) / whole) if plan.sinks else np.ones_like(whole)
     weights = weights / whole
     flat = weights**2 / np.maximum(cells.count, 1.0)
-    keys_seen = 1 / flat.sum(-1)
-    spread = np.minimum(np.sqrt((weights * variance).sum(-1)), SHARPEST)
+    # keys of groups of one are known: their weights are as they are. Of all others, what they share is known
+    several = here & (groups.size > 1)[cells.group]
+    known = (flat * ~several).sum(-1)
+    part, rest = (weights * several).sum(-1), np.maximum((flat * several).sum(-1), TINY**2)
+    keys_seen = np.maximum(part**2 / rest, 1.0)
+    spread = np.minimum(np.sqrt((weights * several * variance).sum(-1) / np.maximum(part, TINY)), SHARPEST)
     tables, at = row_tables(), np.log(keys_seen)
-    entropy = tables.entropy.ev(spread, at) - at
+    entropy = part * (tables.entropy.ev(spread, at) - at)
     entropy = entropy - (weights * np.log(np.maximum(weights, 1e-300) / np.maximum(cells.count, 1.0))).sum(-1)
     power = np.clip(np.exp(tables.participation.ev(spread, at)), 1 / keys_seen, 1.0)
-    largest = np.clip(np.exp(tables.largest.ev(spread, at)), power, 1.0)
-    mass, even = (np.zeros((*weights.shape[:2], count)) for _ in range(2))
-    member = (cells.group[..., None] == np.arange(count)) & here[..., None]
-    mass, even = (np.einsum("src,rcg->srg", each, member.astype(float)) for each in (weights, flat))
+    largest = part * np.clip(np.exp(tables.largest.ev(spread, at)), power, 1.0)
+    largest = np.maximum(largest, np.where(several, 0.0, weights).max(-1))
+    member = ((cells.group[..., None] == np.arange(count)) & here[..., None]).astype(float)
+    mass, even = (np.einsum("src,rcg->srg", each, member) for each in (weights, flat))
+    sharper = np.where(groups.size > 1, (power * keys_seen)[..., None], 1.0)
+    unknown = part**2 * power / (known + part**2 * power)  # share of the participation
+    scatter = unknown**2 * np.maximum(tables.scatter.ev(spread, at), 0.0)
+    centring = _centred(weights, flat, several, cells) * (1 - unknown)
+    centring += unknown * np.clip(tables.centring.ev(spread, at), 0.0, 1.0)
     return _assemble(
-        groups, cells, mass * kept, even * kept**2, power * keys_seen, _correlations(queries, layer, groups, length),
+        groups, cells, mass * kept, even * kept**2, sharper, _correlations(queries, layer, groups, length),
         {"beta": total, "entropy": np.maximum(entropy, 0.0), "largest": largest * kept[..., 0]},
-        np.maximum(tables.scatter.ev(spread, at), 0.0), np.clip(tables.centring.ev(spread, at), 0.0, 1.0), plan.heads,
+        scatter, centring, plan.heads,
     )  # fmt: skip
+
+
+def _centred(weights: Real, flat: Real, several: Any, cells: Cells) -> Real:
+    """Share of the squared weights of known keys that is left where a row's mean is taken away."""
+    alone = np.where(several, 0.0, weights)
+    square = (flat * ~several).sum(-1)
+    cube = (alone**3 / np.maximum(cells.count, 1.0) ** 2).sum(-1)
+    found: Real = np.clip(1 + flat.sum(-1) - 2 * cube / np.maximum(square, TINY), 0.0, 1.0)
+    return found
 
 
 def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -367,9 +386,10 @@ def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any,
     common = np.einsum("gk,skd->sgd", root, draw(HEADS, root.shape[1]))
     queries = common[:, :, None] + own[:, None, None] * draw(HEADS, count, 2)
     queries = queries.reshape(HEADS, 2 * count, half)
+    due = np.repeat(plan.head_dim * unit.power, 2)
+    queries = queries * np.sqrt(due / (np.abs(queries) ** 2).sum(-1).mean(0))[:, None]  # less noise of few heads
     if plan.qk_norm == "head":
-        size = np.repeat(plan.head_dim * unit.power, 2)[:, None]
-        queries = queries * np.sqrt(size / (np.abs(queries) ** 2).sum(-1, keepdims=True))
+        queries = queries * np.sqrt(due[:, None] / (np.abs(queries) ** 2).sum(-1, keepdims=True))
     return queries, keys
 
 
@@ -440,24 +460,26 @@ def _assemble(  # noqa: PLR0913, PLR0917
     common = first[:, :, None] * second[:, None] * density  # of uniform weights within groups
     whole = common.sum(-1)
     log_sharper = np.log(np.maximum(sharper, 1.0))
-    boost = np.exp(correlation * (log_sharper[:, 0::2, None] + log_sharper[:, None, 1::2]) / 2)
+    boost = correlation[..., None] * (log_sharper[:, 0::2, None] + log_sharper[:, None, 1::2]) / 2
+    shared = common * np.exp(boost)
     total = mass.sum(-1)
     square = total[:, 0::2, None] * total[:, None, 1::2]
-    boost = np.minimum(boost, square / np.maximum(whole, TINY))
-    uncommon = np.maximum(square - boost * whole, 0) / np.maximum(square - whole, TINY)
+    shared *= np.minimum(1.0, square / np.maximum(shared.sum(-1), TINY))[..., None]
+    uncommon = np.maximum(square - shared.sum(-1), 0) / np.maximum(square - whole, TINY)
+    own = even * np.maximum(sharper, 1.0)
+    own *= np.minimum(1.0, total**2 / np.maximum(own.sum(-1), TINY))[..., None]
     alone = even.sum(-1)
-    sharper = np.clip(sharper, 1.0, total**2 / np.maximum(alone, TINY))
-    apart = np.maximum(total**2 - sharper * alone, 0) / np.maximum(total**2 - alone, TINY)
+    apart = np.maximum(total**2 - own.sum(-1), 0) / np.maximum(total**2 - alone, TINY)
 
     def by_rows(x: Real) -> Real:
         return np.moveaxis(x.reshape(HEADS, count, 2, *x.shape[2:]), 2, 1)
 
-    power = alone * sharper
+    power = own.sum(-1)
     mean, square_mean, left = (
         by_rows(each).mean((0, 1)) for each in (power, power**2 * (1 + scatter), power * centring)
     )
     return Attention(
-        mass=by_rows(mass), own=by_rows(even * sharper[..., None]), shared=(common * boost[..., None]).mean(0),
+        mass=by_rows(mass), own=by_rows(own), shared=shared.mean(0),
         uncommon=uncommon, uniform=(common * uncommon[..., None]).mean(0), apart=by_rows(apart),
         flat=by_rows(even * apart[..., None]).mean((0, 1)),
         participation=mean, scatter=np.maximum(square_mean / mean**2 - 1, 0.0) / heads, centring=left / mean,
@@ -653,11 +675,17 @@ def _numbers(plan: Blueprint, groups: Groups, cells: Cells, stream: Gram, heads:
         "beta": float(np.sqrt(counted @ heads.beta)),
         "entropy": float(np.log(keys).mean() - counted @ (np.log(seen) - heads.entropy)),
         "largest": float(min((1 / keys).mean() / (counted @ (1 / seen)) * (counted @ heads.largest), 1.0)),
-        **_singular_values(n, heads),
+        **_singular_values(plan, n, heads),
         "cosine": float((groups.pairs * unit.product).sum() / max(groups.pairs.sum(), 1.0)),
         "token_rank": float(n.sum() / max(spiked, edge)),
         "power": float(n @ stream.power / n.sum()),
     }
+
+
+@lru_cache(maxsize=64)
+def _product_edge(ratio: float) -> float:
+    """Largest squared singular value of Q K' for independent entries, over the number of tokens squared."""
+    return float(ProductLaw(ratios=(ratio, ratio), scale=1.0).edge)
 
 
 def _keys(plan: Blueprint, tokens: int, window: int | None) -> Real:
@@ -667,7 +695,7 @@ def _keys(plan: Blueprint, tokens: int, window: int | None) -> Real:
     return np.minimum(np.arange(1.0, tokens + 1), tokens if window is None else window)
 
 
-def _singular_values(n: Real, heads: Attention) -> dict[str, float]:
+def _singular_values(plan: Blueprint, n: Real, heads: Attention) -> dict[str, float]:
     """Gap and stable rank of attention matrices: of the products of their rows, and a bulk of what rows lack."""
     products = heads.shared.sum(-1)
     products = (products + products.T) / 2
@@ -677,5 +705,8 @@ def _singular_values(n: Real, heads: Attention) -> dict[str, float]:
     total = float(n @ heads.participation)
     noise = float(n @ own / n.sum())
     first = values[0] + noise
-    second = max(values[1] + noise if len(values) > 1 else 0.0, 4 * noise, 0.0)
+    # a term of rank head_dim, linear in the scores, and what is left without structure
+    squared = min(float(n @ heads.beta / n.sum()) / n.sum(), noise)
+    edge = squared * n.sum() / plan.head_dim * _product_edge(plan.head_dim / float(n.sum())) + 4 * (noise - squared)
+    second = max(values[1] if len(values) > 1 else 0.0, edge)
     return {"gap": float(1 - np.sqrt(min(second / first, 1.0))), "rank": float(total / first)}
