@@ -164,6 +164,13 @@ ACTIVATIONS: dict[str, Callable[[Real], Real]] = {
 }
 
 
+@lru_cache(maxsize=8)
+def gauss(nodes: int) -> tuple[Real, Real]:
+    """Nodes and weights for a mean over a standard Gaussian."""
+    z, mass = np.polynomial.hermite_e.hermegauss(nodes)
+    return z, mass / mass.sum()
+
+
 class Kernel(NamedTuple):
     """``E f(u) f(v)`` of Gaussian preactivations: coefficients of Hermite polynomials, and the whole power."""
 
@@ -182,8 +189,7 @@ class Kernel(NamedTuple):
 
 def kernel(function: Callable[[Real], Real], spread: Real) -> Kernel:
     """The kernel of a function at these deviations of preactivations."""
-    z, mass = np.polynomial.hermite_e.hermegauss(NODES)
-    mass = mass / mass.sum()
+    z, mass = gauss(NODES)
     values = function(spread[:, None] * z)
     hermite = np.empty((ORDER + 1, NODES))  # orthonormal
     hermite[0], hermite[1] = 1.0, z
@@ -291,8 +297,9 @@ class Attention:
 
     def outputs(self, values: Gram) -> Gram:
         """Moments of attention times values, mean over heads."""
-        square = np.einsum("sagh,hk,sagk->sag", self.mass, values.product, self.mass)
-        crossed = np.einsum("sgh,hk,slk->sgl", self.mass[:, 0], values.product, self.mass[:, 1])
+        passed = self.mass @ values.product
+        square = (passed * self.mass).sum(-1)
+        crossed = passed[:, 0] @ self.mass[:, 1].transpose(0, 2, 1)
         same = values.product.diagonal()
         power = (self.own.mean((0, 1)) @ values.power) + (square * self.apart).mean((0, 1)) - self.flat @ same
         product = self.shared @ values.power + (crossed * self.uncommon).mean(0) - self.uniform @ same
@@ -304,8 +311,9 @@ class Attention:
         own, mass = self.own.mean((0, 1)), self.mass
         power = ((n * given.power) @ own + np.einsum("gl,glh->h", pairs, self.shared)) / n
         weight = (n * given.power) * self.apart / 2
-        product = np.einsum("sag,sagh,sagk->hk", weight, mass, mass)
-        product += np.einsum("sgl,sgh,slk->hk", pairs * self.uncommon, mass[:, 0], mass[:, 1])
+        flattened = mass.reshape(-1, mass.shape[-1])
+        product = (weight.reshape(-1, 1) * flattened).T @ flattened
+        product += (mass[:, 0].transpose(0, 2, 1) @ ((pairs * self.uncommon) @ mass[:, 1])).sum(0)
         product /= len(mass)
         flat = (n * given.power) @ self.flat + np.einsum("gl,glh->h", pairs, self.uniform)
         product -= np.diag(flat)
@@ -332,7 +340,7 @@ def attend(plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: 
     if plan.softcap is not None:
         shrink = _capped(np.sqrt(total), plan.softcap)[..., None]
         mean, variance, total = mean * shrink, variance * shrink**2, total * shrink[..., 0] ** 2
-    logits = np.where(here, np.log(np.maximum(cells.count, 1.0)) + mean + variance / 2 + _bias(plan, cells, rng), -np.inf)
+    logits = np.where(here, np.log(np.maximum(cells.count, 1.0)) + mean + variance / 2 + _bias(plan, cells, len(queries), rng), -np.inf)
     highest = logits.max(-1, keepdims=True)
     weights = np.exp(logits - highest)
     whole = weights.sum(-1, keepdims=True)
@@ -352,7 +360,7 @@ def attend(plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: 
     largest = part * np.clip(np.exp(tables.largest.ev(spread, at)), power, 1.0)
     largest = np.maximum(largest, np.where(several, 0.0, weights).max(-1))
     member = ((cells.group[..., None] == np.arange(count)) & here[..., None]).astype(float)
-    mass, even = (np.einsum("src,rcg->srg", each, member) for each in (weights, flat))
+    mass, even = (np.moveaxis(np.moveaxis(each, 1, 0) @ member, 0, 1) for each in (weights, flat))
     sharper = np.where(groups.size > 1, (power * keys_seen)[..., None], 1.0)
     unknown = part**2 * power / (known + part**2 * power)  # share of the participation
     scatter = unknown**2 * np.maximum(tables.scatter.ev(spread, at), 0.0)
@@ -377,15 +385,16 @@ def _centred(weights: Real, flat: Real, several: Any, cells: Cells) -> Real:
 def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any, Any]:
     """Queries of two rows a group, and what keys of a group share: entries in pairs, as complex numbers."""
     count, half = len(unit.power), plan.head_dim // 2
+    heads = HEADS if count <= 2 * GROUPS else HEADS // 2
     root, own = unit.root(), np.sqrt(np.maximum(unit.power - unit.product.diagonal(), 0.0))
 
     def draw(*shape: int) -> Any:
         return rng.standard_normal((*shape, half)) + 1j * rng.standard_normal((*shape, half))
 
-    keys = np.einsum("gk,skd->sgd", root, draw(HEADS, root.shape[1]))
-    common = np.einsum("gk,skd->sgd", root, draw(HEADS, root.shape[1]))
-    queries = common[:, :, None] + own[:, None, None] * draw(HEADS, count, 2)
-    queries = queries.reshape(HEADS, 2 * count, half)
+    keys = np.einsum("gk,skd->sgd", root, draw(heads, root.shape[1]))
+    common = np.einsum("gk,skd->sgd", root, draw(heads, root.shape[1]))
+    queries = common[:, :, None] + own[:, None, None] * draw(heads, count, 2)
+    queries = queries.reshape(heads, 2 * count, half)
     due = np.repeat(plan.head_dim * unit.power, 2)
     queries = queries * np.sqrt(due / (np.abs(queries) ** 2).sum(-1).mean(0))[:, None]  # less noise of few heads
     if plan.qk_norm == "head":
@@ -427,23 +436,23 @@ def _correlations(queries: Any, layer: Layer, groups: Groups, length: Real) -> R
 
 def _capped(beta: Real, cap: float) -> Real:
     """By what a soft cap multiplies the deviation of Gaussian scores."""
-    z, mass = np.polynomial.hermite_e.hermegauss(40)
+    z, mass = gauss(40)
     capped = cap * np.tanh(beta[..., None] * z / cap)
-    return np.sqrt(capped**2 @ (mass / mass.sum())) / np.maximum(beta, TINY)
+    return np.sqrt(capped**2 @ mass) / np.maximum(beta, TINY)
 
 
-def _bias(plan: Blueprint, cells: Cells, rng: np.random.Generator) -> Real:
+def _bias(plan: Blueprint, cells: Cells, heads: int, rng: np.random.Generator) -> Real:
     """What positions add to scores: ALiBi's slopes, or T5's random numbers for buckets of distances."""
     if plan.alibi:
         slopes = 2.0 ** (-8 * (np.arange(plan.heads) + 1) / plan.heads)
-        chosen = slopes[np.round(np.linspace(0, plan.heads - 1, HEADS)).astype(int)]
+        chosen = slopes[np.round(np.linspace(0, plan.heads - 1, heads)).astype(int)]
         return -chosen[:, None, None] * np.abs(cells.distance)
     if plan.position_bias:
         near, far, size = 8, 128, 16
         distance = np.abs(cells.distance)
         log = near + np.log(np.maximum(distance, 1) / near) / np.log(far / near) * (size - near)
         bucket = np.where(distance < near, distance, np.minimum(log, size - 1)).astype(int) + size * (cells.distance < 0)
-        table = plan.position_bias * rng.standard_normal((HEADS, 2 * size))
+        table = plan.position_bias * rng.standard_normal((heads, 2 * size))
         return table[:, bucket]
     return np.zeros(1)
 
@@ -472,7 +481,7 @@ def _assemble(  # noqa: PLR0913, PLR0917
     apart = np.maximum(total**2 - own.sum(-1), 0) / np.maximum(total**2 - alone, TINY)
 
     def by_rows(x: Real) -> Real:
-        return np.moveaxis(x.reshape(HEADS, count, 2, *x.shape[2:]), 2, 1)
+        return np.moveaxis(x.reshape(len(x), count, 2, *x.shape[2:]), 2, 1)
 
     power = own.sum(-1)
     mean, square_mean, left = (
@@ -592,12 +601,11 @@ def _uneven(heads: Attention, power: Real | None, branch: Real) -> tuple[Real, R
     """How rows of different participation y, log-normal, change the mean of 1/(a + y), and of y/(a + y)."""
     if power is None:
         return np.ones_like(branch), np.ones_like(branch)
-    z, mass = np.polynomial.hermite_e.hermegauss(9)
+    z, mass = gauss(9)
     deviation = np.sqrt(np.log1p(heads.scatter))
     y = np.exp(deviation[:, None] * z - deviation[:, None] ** 2 / 2)
     part = np.clip(branch / power, 0.0, 1.0)[:, None]
     inverse = 1 / (1 - part + part * y)
-    mass = mass / mass.sum()
     return inverse @ mass, (inverse * y) @ mass
 
 
@@ -619,10 +627,11 @@ def _back(  # noqa: PLR0913, PLR0917
     keys_own = np.maximum(unit.power - unit.product.diagonal(), 0.0)
     left = attention.centring
     mean = attention.mass.mean((0, 1))
-    centred = np.eye(len(n))[None] - mean[:, None, :]  # of what groups share, about the mean of each row
-    shared = np.einsum("gha,ab,glb->ghl", centred, inputs.product, centred)
     spread = (attention.own.mean((0, 1)) @ (values * keys_own)) * left
-    spread += np.maximum(np.einsum("gh,gl,ghl,hl->g", mean, mean, shared, unit.product), 0.0)
+    # of what groups share, about the mean of each row: sum A A' (G - AG - GA + AGA) K, with A, G and K by groups
+    one, two, both = (mean @ each for each in (inputs.product, unit.product, inputs.product * unit.product))
+    shared = (both * mean).sum(1) - 2 * (mean * one * two).sum(1) + (one * mean).sum(1) * (two * mean).sum(1)
+    spread += np.maximum(shared, 0.0)
     queries = Gram(branch.power * spread, branch.product * (attention.shared @ (values * keys_own))).times(per)
     left = np.sqrt(left)
     keys = attention.back(groups, Gram(branch.power * unit.power, branch.product * unit.product).scaled(left))
