@@ -76,8 +76,8 @@ def factor(sigma: float) -> float:
 
 def instances(family: str, sigma: float, depth: int, count: int) -> dict[str, Any]:
     """Mean and standard error over random instances, for every layer."""
-    from bulkedge.models.preflight.blueprint import read_blueprint
-    from bulkedge.models.preflight.measuring import measure
+    from bulkedge.models.initialisation.blueprint import read_blueprint
+    from bulkedge.models.initialisation.measuring import measure
 
     config = configuration(family, sigma, depth)
     plan = read_blueprint(config)
@@ -93,8 +93,8 @@ def instances(family: str, sigma: float, depth: int, count: int) -> dict[str, An
 
 def deviations(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Largest deviation of the prediction over the layers, and the standard error of the truth there."""
-    from bulkedge.models.preflight.blueprint import read_blueprint
-    from bulkedge.models.preflight.recursion import recursion
+    from bulkedge.models.initialisation.blueprint import read_blueprint
+    from bulkedge.models.initialisation.recursion import recursion
 
     plan = read_blueprint(configuration(row["family"], row["sigma"], row["depth"]))
     assert plan is not None

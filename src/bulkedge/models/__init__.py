@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bulkedge.models.hooks.capture import Visit, capture, stream
     from bulkedge.models.loading.default import default_model, held_out_loss
     from bulkedge.models.loading.loader import load_model
+    from bulkedge.models.initialisation.report import Finding, Preflight, preflight
     from bulkedge.models.scanning.ablation import ablate_heads
     from bulkedge.models.scanning.probing import probe
     from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from bulkedge.models.watching.watcher import Watch, load_watch, watch
 
 __all__ = [
-    "MODELS", "TABLES", "TEXTS", "Alarm", "AttentionLayer", "Circuits", "Scan", "Visit", "Watch", "ablate_heads",
-    "capture", "compare_scans", "default_model", "embedding_table", "held_out_loss", "load_model", "load_scan",
-    "load_watch", "packaged_model", "probe", "sample_text", "scan", "scan_weights", "stream", "watch",
+    "MODELS", "TABLES", "TEXTS", "Alarm", "AttentionLayer", "Circuits", "Finding", "Preflight", "Scan", "Visit",
+    "Watch", "ablate_heads", "capture", "compare_scans", "default_model", "embedding_table", "held_out_loss",
+    "load_model", "load_scan", "load_watch", "packaged_model", "preflight", "probe", "sample_text", "scan",
+    "scan_weights", "stream", "watch",
 ]  # fmt: skip
 
 LAZY = {
@@ -34,6 +36,7 @@ LAZY = {
     "hooks.capture": ("Visit", "capture", "stream"),
     "loading.default": ("default_model", "held_out_loss"),
     "loading.loader": ("load_model",),
+    "initialisation.report": ("Finding", "Preflight", "preflight"),
     "scanning.ablation": ("ablate_heads",),
     "scanning.probing": ("probe",),
     "scanning.results": ("Scan", "compare_scans", "load_scan"),

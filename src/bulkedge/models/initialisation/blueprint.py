@@ -73,6 +73,7 @@ class Blueprint:
     norm_gain: float = 1.0  # weight of norms
     context: int | None = None  # the longest that the configuration declares
     tied: bool = False
+    gap_free: bool = False  # attention less the mean of what a row sees
     notes: tuple[str, ...] = ()
 
     @property

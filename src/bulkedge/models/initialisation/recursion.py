@@ -10,7 +10,7 @@ participation are known at any number of keys (:mod:`bulkedge.heads.softmax`). S
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from scipy.special import erf, expit, log_ndtr, ndtr, ndtri
 
 from bulkedge.heads.softmax import MOST, SHARPEST, transforms
 from bulkedge.laws.classical.product import ProductLaw
-from bulkedge.models.preflight.blueprint import Blueprint, Layer
+from bulkedge.models.initialisation.blueprint import Blueprint, Layer
 from bulkedge.support.arrays import Real
 
 HEADS = 16  # sampled in every layer
@@ -295,6 +295,19 @@ class Attention:
     scatter: Real  # of the participation of a token's rows, mean over heads: squared deviation over squared mean
     centring: Real  # share of `own` that is left where a row's mean is taken away
 
+    def without_gap(self, cells: Cells) -> Attention:
+        """Attention less the mean of what each row sees."""
+        seen = cells.visible.sum(1, keepdims=True)
+        even = cells.visible / seen
+        alone = (cells.visible / seen**2).reshape(-1, 2, even.shape[1]).transpose(1, 0, 2)
+        together = cells.both / (seen[0::2, None] * seen[None, 1::2])
+        mass = self.mass - even.reshape(-1, 2, even.shape[1]).transpose(1, 0, 2)
+        return replace(
+            self, mass=mass, own=np.maximum(self.own - alone, 0.0), shared=self.shared - together,
+            uniform=self.uniform - together * self.uncommon.mean(0)[..., None],
+            flat=np.maximum(self.flat - alone.mean(0) * self.apart.mean((0, 1))[:, None], 0.0),
+        )  # fmt: skip
+
     def outputs(self, values: Gram) -> Gram:
         """Moments of attention times values, mean over heads."""
         passed = self.mass @ values.product
@@ -546,9 +559,15 @@ def entry(plan: Blueprint, groups: Groups, repeats: float) -> Gram:
 
 
 def recursion(
-    plan: Blueprint, tokens: int, *, repeats: float | None = None, optimiser: Optimiser | None = None, seed: int = 0
+    plan: Blueprint,
+    tokens: int,
+    *,
+    repeats: float | None = None,
+    optimiser: Optimiser | None = None,
+    gradients: bool = True,
+    seed: int = 0,
 ) -> dict[str, Real]:
-    """Numbers of every layer at initialisation, as :func:`bulkedge.models.preflight.measuring.measure` has them."""
+    """Numbers of every layer at initialisation, as :func:`bulkedge.models.initialisation.measuring.measure` has them."""
     rng = np.random.default_rng(seed)
     windows = [layer.window for layer in plan.layers if layer.window is not None]
     groups = Groups.of(tokens, min(windows, default=None), causal=plan.causal)
@@ -563,6 +582,7 @@ def recursion(
         entering = _norm(plan, stream, there=before)
         heads = attend(plan, layer, groups, cells[id(layer)], entering.output, rng)
         found.append(_numbers(plan, groups, cells[id(layer)], stream, heads))
+        heads = heads.without_gap(cells[id(layer)]) if plan.gap_free else heads
         branch = _norm(plan, heads.outputs(entering.output).consistent(groups).times(out), there=both)
         middle = _norm(plan, stream.plus(branch.output).consistent(groups), there=plan.placement == "post")
         variance = _scatter(plan, variance, stream, branch.output, plan.heads * plan.head_dim, middle.scale)
@@ -579,6 +599,8 @@ def recursion(
                 heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale, uneven, tied
             )
         )
+    if not gradients:
+        return {name: np.array([each[name] for each in found]) for name in found[0]}
     last = _norm(plan, stream, there=plan.final_norm)
     size = np.full(len(groups.size), plan.readout**2 * plan.width / tokens**2)
     gradient = Gram(size, np.zeros((len(size), len(size)))).consistent(groups).scaled(last.scale)
