@@ -494,7 +494,8 @@ def _notes(found: Preflight) -> Iterator[str]:
         keys = [min(found.tokens, each.window or found.tokens) for each in found.plan.layers]
         beyond = [min(found.longer, each.window or found.longer) for each in found.plan.layers]
         factor = math.sqrt(math.log(max(beyond)) / math.log(max(keys)))
-        if factor > 1.001:
+        falls = found.layers["largest_long"].mean() < found.layers["largest"].mean()
+        if factor > 1.001 and falls:
             yield (
                 f"At {found.longer} tokens the largest weight of a row falls from {found.layers['largest'].mean():.2g} to"
                 f" {found.layers['largest_long'].mean():.2g}; scores times {factor:.3g} keep their distance to freezing."
