@@ -16,7 +16,7 @@ import bulkedge as be  # noqa: E402
 from bulkedge.cli import main  # noqa: E402
 from bulkedge.models.initialisation.blueprint import FAMILIES, read_blueprint  # noqa: E402
 from bulkedge.models.initialisation.measuring import make_instance, measure, random_inputs  # noqa: E402
-from bulkedge.models.initialisation.recursion import Groups, Optimiser, recursion, row_tables  # noqa: E402
+from bulkedge.models.initialisation.recursion import Groups, recursion, row_tables  # noqa: E402
 from bulkedge.models.initialisation.report import COLUMNS  # noqa: E402
 
 BENCHMARK = Path(__file__).parents[2] / "docs" / "benchmarks" / "preflight.json"
@@ -77,24 +77,23 @@ def test_the_record_is_what_instances_do_today():
 
 
 def test_a_first_step_of_adam_changes_the_scores_as_predicted():
-    """One sign step on queries and keys of four instances; their scatter is a tenth, the goal 15 %."""
-    config = small(hidden_size=128, num_attention_heads=2, intermediate_size=256)
+    """One sign step on queries and keys of the first layer of four instances, within a fifth."""
+    config = small(hidden_size=128, intermediate_size=256, vocab_size=5000)
     rate, changes = 1e-3, []
     plan = read_blueprint(config)
-    predicted = recursion(plan, 128, optimiser=Optimiser("adamw", rate))["score_change"]
+    predicted = recursion(plan, 128, rate=rate)["score_change"]
     for seed in range(4):
         model, inputs = make_instance(config, seed), random_inputs(config, 128, seed)
-        before = [scores(each) for each in be.models.capture(model, **inputs)]
+        before = scores(be.models.capture(model, **inputs)[0])
         last = model(**inputs).last_hidden_state
         (last * torch.randn(last.shape, generator=torch.Generator().manual_seed(seed))).mean().backward()
         with torch.no_grad():
-            for layer in model.layers:
-                for each in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-                    each.weight -= rate * each.weight.grad.sign()
-        # a layer's scores also move because its inputs do: only the first layer's do not
+            attention = model.layers[0].self_attn
+            for each in (attention.q_proj, attention.k_proj):
+                each.weight -= rate * each.weight.grad.sign()
         after = scores(be.models.capture(model, **inputs)[0])
-        changes.append(float((after - before[0]).norm() / before[0].norm()))
-    assert np.mean(changes) == pytest.approx(predicted[0], rel=0.15)
+        changes.append(float((after - before).norm() / before.norm()))
+    assert np.mean(changes) == pytest.approx(predicted[0], rel=0.2)
 
 
 def scores(layer):

@@ -23,11 +23,8 @@ MOST = 16  # layers that are printed; of more, some
 @click.command("preflight")
 @click.argument("config")
 @click.option("--tokens", default=8192, show_default=True, help="Length of the context.")
-@click.option("--rate", type=float, help="Learning rate of the first step: adds by how much it changes the scores.")
+@click.option("--rate", type=float, help="Learning rate of Adam's first step: adds by how much it changes the scores.")
 @click.option("--warmup", type=int, help="Steps of a linear warm-up; the first step has the rate over these.")
-@click.option(
-    "--optimiser", default="adamw", show_default=True, type=click.Choice(["adamw", "adam", "sgd"]), help="Of that step."
-)
 @click.option("--compare", "other", metavar="CONFIG", help="Print another configuration beside it.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page for the browser.")
 @click.option("--save", "store", type=click.Path(path_type=Path, dir_okay=False), help="Write everything as JSON.")

@@ -512,14 +512,6 @@ def _assemble(  # noqa: PLR0913, PLR0917
 # -- a model -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Optimiser:
-    """A first step: of Adam, whose size is the rate, or of plain gradient descent."""
-
-    name: str
-    rate: float
-
-
 class _Norm(NamedTuple):
     """A norm at some point: tokens behind it, and by what it multiplies them and their gradients."""
 
@@ -539,6 +531,7 @@ class _LayerMoments(NamedTuple):
     last: Real
     uneven: Real  # mean of 1/power behind attention over one over its mean, as rows differ in their participation
     tied: Real  # the same of those rows' share of the power
+    visible: Real  # keys of every group that a row of every group sees, (groups, groups)
 
 
 def _norm(plan: Blueprint, gram: Gram, *, there: bool = True) -> _Norm:
@@ -563,7 +556,7 @@ def recursion(
     tokens: int,
     *,
     repeats: float | None = None,
-    optimiser: Optimiser | None = None,
+    rate: float | None = None,
     gradients: bool = True,
     seed: int = 0,
 ) -> dict[str, Real]:
@@ -596,7 +589,8 @@ def recursion(
         back = forward.back.scaled(second.scale * after.scale)
         moments.append(
             _LayerMoments(
-                heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale, uneven, tied
+                heads, entering.output, entering.scale, branch.scale, middle.scale, back, end.scale, uneven, tied,
+                cells[id(layer)].visible.reshape(len(groups.size), 2, -1).mean(1),
             )
         )
     if not gradients:
@@ -605,7 +599,7 @@ def recursion(
     size = np.full(len(groups.size), plan.readout**2 * plan.width / tokens**2)
     gradient = Gram(size, np.zeros((len(size), len(size)))).consistent(groups).scaled(last.scale)
     for numbers, each in zip(reversed(found), reversed(moments), strict=True):
-        gradient, change = _back(plan, groups, each, gradient, out, optimiser)
+        gradient, change = _back(plan, groups, each, gradient, out, rate)
         numbers["gradient"] = float(np.sqrt(groups.size @ gradient.power))
         numbers["score_change"] = change
     return {name: np.array([each[name] for each in found]) for name in found[0]}
@@ -632,7 +626,7 @@ def _uneven(heads: Attention, power: Real | None, branch: Real) -> tuple[Real, R
 
 
 def _back(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, groups: Groups, at: _LayerMoments, given: Gram, out: float, optimiser: Optimiser | None
+    plan: Blueprint, groups: Groups, at: _LayerMoments, given: Gram, out: float, rate: float | None
 ) -> tuple[Gram, float]:
     """Gradients before a layer, for those behind it, and by how much its scores change in a first step."""
     given = given.scaled(at.last)
@@ -661,28 +655,31 @@ def _back(  # noqa: PLR0913, PLR0917
     if plan.qk_norm != "none":
         size = 1 / np.sqrt(inputs.power + plan.eps / (plan.query**2 * plan.width))
         queries, keys = queries.scaled(size), keys.scaled(size)
-    change = _score_change(plan, n, inputs, queries.power, keys.power, optimiser)
+    change = _score_change(plan, n, inputs, (queries.power, keys.power), at.visible, rate)
     found = given.plus(back.plus(queries).plus(keys).scaled(at.before))
     return found.consistent(groups), change
 
 
 def _score_change(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, size: Real, inputs: Gram, queries: Real, keys: Real, optimiser: Optimiser | None
+    plan: Blueprint, size: Real, inputs: Gram, gradients: tuple[Real, Real], visible: Real, rate: float | None
 ) -> float:
-    """Size of the change of scores in a first step over that of the scores, mean over tokens."""
-    if optimiser is None:
+    """Size of the change of scores in Adam's first step over that of the scores, both over all that rows see."""
+    if rate is None:
         return float("nan")
-    relative = 0.0
-    for sigma, weight in ((plan.query, queries), (plan.key, keys)):
+    keys = visible.sum(1)
+    counted = (size * (1 - 1 / np.maximum(keys, 1.0)))[:, None] * visible  # scores of rows of a group with keys
+    relative, axes = 0.0, (1, 0)
+    # what a row's query gains is a mean of its keys, and meets these again; both gains raise the same scores
+    again = 2 * plan.head_dim / np.maximum(keys, 1.0)[:, None] * np.ones_like(visible)
+    for sigma, weight, axis in zip((plan.query, plan.key), gradients, axes, strict=True):
+        seen = counted.sum(axis)
+        twice = 1 + (counted * again).sum(axis) / np.maximum(seen, TINY)
         # x G = sum_j (x x_j) g_j with independent g_j; the sign of G keeps sqrt(2/pi) of its direction
         squared = inputs.product**2
         aligned = squared @ (size * weight) + (inputs.power**2 - squared.diagonal()) * weight
-        if optimiser.name == "sgd":
-            step = (optimiser.rate / sigma**2) ** 2 * aligned / (plan.heads * plan.head_dim * inputs.power)
-        else:
-            along = aligned / np.maximum((size * weight) @ inputs.power, 1e-300)
-            step = (optimiser.rate / sigma) ** 2 * (1 + plan.width * (2 / np.pi) * along / inputs.power)
-        relative += float(size @ step / size.sum())
+        along = aligned / np.maximum((size * weight) @ inputs.power, 1e-300)
+        step = (rate / sigma) ** 2 * (1 + plan.width * (2 / np.pi) * twice * along / inputs.power)
+        relative += float(seen @ step / seen.sum())
     return float(np.sqrt(relative))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bulkedge.models.initialisation.blueprint import Blueprint, read_blueprint
-from bulkedge.models.initialisation.recursion import ACTIVATIONS, Optimiser, recursion
+from bulkedge.models.initialisation.recursion import ACTIVATIONS, recursion
 from bulkedge.support.arrays import Real
 from bulkedge.support.domains import Choice, Integers, Interval, shown, takes
 from bulkedge.support.errors import DomainError, need
@@ -42,7 +42,7 @@ COLUMNS = {
     "power": "mean square of an entry of that stream",
     "gradient": "norm of the gradient with respect to it, for random labels",
     "scaled_gradient": "that times the root of the power",
-    "score_change": "change of the scores in one step of the optimiser, over the scores",
+    "score_change": "change of the scores in the first step of Adam, over the scores",
 }
 """Columns of the table, and what they mean; those of the longer context end in ``_long``."""
 LONG = ("beta", "entropy", "largest", "margin", "gap", "rank", "cosine", "token_rank", "power")
@@ -211,7 +211,7 @@ class Preflight:
 
 @takes(
     tokens=Integers(2, 10**7), rate=Interval(0, math.inf, "()"), steps=Integers(1, 10**9),
-    optimiser=Choice(("adam", "adamw", "sgd")),
+    optimiser=Choice(("adam", "adamw")),
 )  # fmt: skip
 def preflight(  # noqa: PLR0913, PLR0917
     config_or_model: Any,
@@ -240,7 +240,7 @@ def preflight(  # noqa: PLR0913, PLR0917
     steps : int, optional
         Length of a linear warm-up: the first step is taken at ``rate/steps``.
     optimiser : str
-        ``"adamw"``, ``"adam"`` or ``"sgd"``.
+        ``"adamw"`` or ``"adam"``, whose first steps are alike: each weight moves by the rate.
 
     Returns
     -------
@@ -261,7 +261,7 @@ def preflight(  # noqa: PLR0913, PLR0917
     """
     config, name = _configuration(config_or_model)
     repeats = None if texts is None else _repeats(texts, tokens)
-    first_step = None if rate is None else Optimiser(optimiser, rate / (steps or 1))
+    first_rate = None if rate is None else rate / (steps or 1)
     plan = read_blueprint(config)
     if plan is None or plan.activation not in ACTIVATIONS:
         return _measured(config, name, tokens)
@@ -273,9 +273,9 @@ def preflight(  # noqa: PLR0913, PLR0917
     elif plan.context is not None and plan.context < tokens:
         notes.append(f"The configuration declares {plan.context} positions; {tokens} tokens are beyond it.")
     longer = 0 if limit is not None else tokens * LONGER
-    layers = _columns(plan, tokens, longer, repeats, first_step)
+    layers = _columns(plan, tokens, longer, repeats, first_rate)
     found = Preflight(name, plan.family, True, tokens, longer, layers, plan=plan)
-    findings = tuple(_findings(found, repeats, first_step))
+    findings = tuple(_findings(found, repeats, first_rate))
     return replace(found, findings=findings, notes=(*notes, *_notes(found)))
 
 
@@ -337,9 +337,9 @@ def _repeats(texts: Any, tokens: int) -> float:
     return float(np.mean(shares))
 
 
-def _columns(plan: Blueprint, tokens: int, longer: int, repeats: float | None, step: Optimiser | None) -> dict[str, Real]:
+def _columns(plan: Blueprint, tokens: int, longer: int, repeats: float | None, rate: float | None) -> dict[str, Real]:
     """The columns of the table."""
-    found = _derived(recursion(plan, tokens, repeats=repeats, optimiser=step), _margins(plan, tokens))
+    found = _derived(recursion(plan, tokens, repeats=repeats, rate=rate), _margins(plan, tokens))
     if longer:
         beyond = recursion(plan, longer, repeats=repeats, gradients=False) | {"margin": np.zeros(plan.depth)}
         beyond["margin"] = _margins(plan, longer) - beyond["beta"]
@@ -390,12 +390,12 @@ def _measured(config: Any, name: str, tokens: int) -> Preflight:
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 
-def _findings(found: Preflight, repeats: float | None, step: Optimiser | None) -> Iterator[Finding]:
+def _findings(found: Preflight, repeats: float | None, rate: float | None) -> Iterator[Finding]:
     """Warnings, the worst first, each with what follows from its remedy."""
 
     def again(**changes: Any) -> dict[str, Real]:
         assert found.plan is not None
-        return _columns(replace(found.plan, **changes), found.tokens, 0, repeats, step)
+        return _columns(replace(found.plan, **changes), found.tokens, 0, repeats, rate)
 
     numbers, plan = found.layers, found.plan
     if (numbers["margin"] < 0).any():
@@ -407,13 +407,13 @@ def _findings(found: Preflight, repeats: float | None, step: Optimiser | None) -
     steep = scaled[0] / scaled[-1]
     if max(steep, 1 / steep) > STEEP:
         yield _steep(scaled, plan, again)
-    if "score_change" in numbers and numbers["score_change"].max() > LARGE_STEP and step is not None:
+    if "score_change" in numbers and numbers["score_change"].max() > LARGE_STEP and rate is not None:
         layer = int(numbers["score_change"].argmax())
         change = float(numbers["score_change"][layer])
         yield Finding(
             "large step",
             f"The first step changes the scores of layer {layer} by {change:.2g} times their size.",
-            f"Warm up from a rate of {step.rate * 0.3 / change:.1g}.",
+            f"Warm up from a rate of {rate * 0.3 / change:.1g}.",
             "They then change by 0.3 of it.",
         )
 
