@@ -458,7 +458,7 @@ def _bias(plan: Blueprint, cells: Cells, heads: int, rng: np.random.Generator) -
     """What positions add to scores: ALiBi's slopes, or T5's random numbers for buckets of distances."""
     if plan.alibi:
         slopes = 2.0 ** (-8 * (np.arange(plan.heads) + 1) / plan.heads)
-        chosen = slopes[np.round(np.linspace(0, plan.heads - 1, heads)).astype(int)]
+        chosen = slopes[np.arange(heads) * plan.heads // heads]
         return -chosen[:, None, None] * np.abs(cells.distance)
     if plan.position_bias:
         near, far, size = 8, 128, 16

@@ -406,7 +406,7 @@ def _findings(found: Preflight, repeats: float | None, rate: float | None) -> It
     scaled = numbers["scaled_gradient"]
     steep = scaled[0] / scaled[-1]
     if max(steep, 1 / steep) > STEEP:
-        yield _steep(scaled, plan, again)
+        yield _steep(scaled, float(numbers["beta"].max()), plan, again)
     if "score_change" in numbers and numbers["score_change"].max() > LARGE_STEP and rate is not None:
         layer = int(numbers["score_change"].argmax())
         change = float(numbers["score_change"][layer])
@@ -432,18 +432,22 @@ def _frozen(numbers: dict[str, Real], plan: Blueprint | None, tokens: int, again
     )
     if plan is None:
         return Finding("frozen", sentence, f"Multiply the score scale by {1 / beta:.2g}.", "")
-    due = plan.head_dim**-0.5
-    if plan.score_scale > 1.5 * due and plan.score_deviation * due / plan.score_scale < limit:
-        remedy = f"Scale scores by 1/sqrt(head_dim) = {due:.3g} instead of {plan.score_scale:.3g}."
-        changed = again(score_scale=due)
-    elif plan.qk_norm != "none":
-        remedy = f"Multiply the score scale by {1 / beta:.2g}."
-        changed = again(score_scale=plan.score_scale / beta)
-    else:
-        size = beta**-0.5
-        remedy = f"Draw queries and keys with standard deviations of {plan.query * size:.2g} and {plan.key * size:.2g}."
-        changed = again(query=plan.query * size, key=plan.key * size)
+    remedy, changes = _softer(plan, beta)
+    changed = again(**changes)
     return Finding("frozen", sentence, remedy, f"Then {rows(changed)}.")
+
+
+def _softer(plan: Blueprint, beta: float) -> tuple[str, dict[str, float]]:
+    """What brings scores of this deviation to one, in words and as changes of the plan."""
+    due = plan.head_dim**-0.5
+    if plan.score_scale > 1.5 * due and plan.score_deviation * due / plan.score_scale < 2:
+        words = f"Scale scores by 1/sqrt(head_dim) = {due:.3g} instead of {plan.score_scale:.3g}."
+        return words, {"score_scale": due}
+    if plan.qk_norm != "none":
+        return f"Multiply the score scale by {1 / beta:.2g}.", {"score_scale": plan.score_scale / beta}
+    query, key = plan.query * beta**-0.5, plan.key * beta**-0.5
+    words = f"Draw queries and keys with standard deviations of {query:.2g} and {key:.2g}."
+    return words, {"query": query, "key": key}
 
 
 def _collapsed(cosine: Real, plan: Blueprint | None, again: Any) -> Finding:
@@ -457,7 +461,7 @@ def _collapsed(cosine: Real, plan: Blueprint | None, again: Any) -> Finding:
     return Finding("collapse", sentence, "Remove the gap of attention (be.nn.remove_gap).", after)
 
 
-def _steep(scaled: Real, plan: Blueprint | None, again: Any) -> Finding:
+def _steep(scaled: Real, beta: float, plan: Blueprint | None, again: Any) -> Finding:
     """Gradients that explode or vanish."""
     ratio = float(scaled[0] / scaled[-1])
     words = "explode" if ratio > 1 else "vanish"
@@ -467,9 +471,12 @@ def _steep(scaled: Real, plan: Blueprint | None, again: Any) -> Finding:
     )
     if plan is None:
         return Finding("gradients", sentence, "Draw the last map of every branch smaller.", "")
-    options = {f"Draw the last map of every branch 1/sqrt(2 layers) = {(2 * plan.depth) ** -0.5:.2g} times as large.": {
+    options: dict[str, dict[str, Any]] = {f"Draw the last map of every branch 1/sqrt(2 layers) = {(2 * plan.depth) ** -0.5:.2g} times as large.": {
         "output": plan.output / math.sqrt(2 * plan.depth), "down": plan.down / math.sqrt(2 * plan.depth)
     }}  # fmt: skip
+    if beta > 2:
+        words, softer = _softer(plan, beta)
+        options[words] = softer
     if plan.placement == "post":
         options["Put the norms before the branches instead of after the sums."] = {
             "placement": "pre", "final_norm": True
