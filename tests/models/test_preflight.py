@@ -15,9 +15,10 @@ from click.testing import CliRunner  # noqa: E402
 import bulkedge as be  # noqa: E402
 from bulkedge.cli import main  # noqa: E402
 from bulkedge.models.initialisation.blueprint import FAMILIES, read_blueprint  # noqa: E402
+from bulkedge.models.initialisation.findings import COLUMNS  # noqa: E402
 from bulkedge.models.initialisation.measuring import make_instance, measure, random_inputs  # noqa: E402
-from bulkedge.models.initialisation.recursion import Groups, recursion, row_tables  # noqa: E402
-from bulkedge.models.initialisation.report import COLUMNS  # noqa: E402
+from bulkedge.models.initialisation.moments import Groups, row_tables  # noqa: E402
+from bulkedge.models.initialisation.recursion import recursion  # noqa: E402
 
 BENCHMARK = Path(__file__).parents[2] / "docs" / "benchmarks" / "preflight.json"
 GOALS = {"beta": 0.05, "entropy": 0.03, "cosine": 0.03, "power": 0.05, "gradient": 0.12}
@@ -29,7 +30,9 @@ LLAMA = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "nu
 
 
 def small(kind="Llama", **changes):
-    return getattr(transformers, f"{kind}Config")(**(LLAMA | {"vocab_size": 500, "max_position_embeddings": 512} | changes))
+    return getattr(transformers, f"{kind}Config")(
+        **(LLAMA | {"vocab_size": 500, "max_position_embeddings": 512} | changes)
+    )
 
 
 def off(predicted, truth, name):
@@ -182,7 +185,8 @@ SLOW_DEFAULTS = ("Llama", "Qwen2", "Qwen3", "Mistral", "Olmo2", "Gemma", "Gemma2
 
 
 @pytest.mark.parametrize(
-    "kind", ["GPT2", "Bert", "ViT", "T5", "Bloom", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_DEFAULTS)]
+    "kind",
+    ["GPT2", "Bert", "ViT", "T5", "Bloom", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_DEFAULTS)],
 )
 def test_default_configurations_give_no_warning(kind):
     report = be.preflight(getattr(transformers, f"{kind}Config")())
@@ -293,19 +297,19 @@ def test_the_command_prints_a_table_and_json(tmp_path):
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (lambda: transformers.MambaConfig(), {}, "no attention heads"),
-        (lambda: transformers.ResNetConfig(), {}, "no attention heads"),
-        (lambda: small(), {"tokens": 1}, "tokens = 1"),
-        (lambda: small(), {"rate": float("nan")}, "rate = nan"),
-        (lambda: small(), {"steps": 0}, "steps = 0"),
-        (lambda: small(), {"optimiser": "lion"}, "optimiser"),
-        (lambda: small(), {"texts": []}, "texts is empty"),
-        (lambda: small(), {"texts": ["words"]}, "token ids"),
+        (transformers.MambaConfig, {}, "no attention heads"),
+        (transformers.ResNetConfig, {}, "no attention heads"),
+        (small, {"tokens": 1}, "tokens = 1"),
+        (small, {"rate": float("nan")}, "rate = nan"),
+        (small, {"steps": 0}, "steps = 0"),
+        (small, {"optimiser": "lion"}, "optimiser"),
+        (small, {"texts": []}, "texts is empty"),
+        (small, {"texts": ["words"]}, "token ids"),
         (lambda: {"hidden_size": 3}, {}, "model_type"),
         (lambda: {"model_type": "unheard"}, {}, "unheard"),
         (lambda: 7, {}, "config_or_model = 7"),
         (lambda: "no such place", {}, "hub id"),
-        (lambda: transformers.GPTNeoXConfig(), {}, "too large to be made"),
+        (transformers.GPTNeoXConfig, {}, "too large to be made"),
     ],
 )
 def test_bad_input_gets_one_sentence(make, options, words):

@@ -1,4 +1,4 @@
-"""The command line, ``bulkedge demo | list | reproduce | scan | preflight | sweep | law | explore``: arguments and printing."""
+"""The command line, ``bulkedge demo | list | reproduce | scan | sweep | law | explore``: arguments and printing."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from bulkedge.models.circuits.circuits import Circuits, scan_weights
     from bulkedge.models.hooks.attention_inputs import AttentionLayer
     from bulkedge.models.hooks.capture import Visit, capture, stream
+    from bulkedge.models.initialisation.findings import Finding
+    from bulkedge.models.initialisation.report import Preflight, preflight
     from bulkedge.models.loading.default import default_model, held_out_loss
     from bulkedge.models.loading.loader import load_model
-    from bulkedge.models.initialisation.report import Finding, Preflight, preflight
     from bulkedge.models.scanning.ablation import ablate_heads
     from bulkedge.models.scanning.probing import probe
     from bulkedge.models.scanning.results import Scan, compare_scans, load_scan
@@ -36,7 +37,8 @@ LAZY = {
     "hooks.capture": ("Visit", "capture", "stream"),
     "loading.default": ("default_model", "held_out_loss"),
     "loading.loader": ("load_model",),
-    "initialisation.report": ("Finding", "Preflight", "preflight"),
+    "initialisation.findings": ("Finding",),
+    "initialisation.report": ("Preflight", "preflight"),
     "scanning.ablation": ("ablate_heads",),
     "scanning.probing": ("probe",),
     "scanning.results": ("Scan", "compare_scans", "load_scan"),

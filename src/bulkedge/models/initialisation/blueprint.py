@@ -23,7 +23,6 @@ from bulkedge.support.errors import DomainError
 Placement = Literal["pre", "post", "sandwich", "branch"]
 """Where norms stand: before branches, after the sum (BERT), on both sides of branches (Gemma), after them (OLMo 2)."""
 QKNorm = Literal["none", "head", "all"]
-MAX_DISTANCE_ALIBI = 8.0  # slopes of ALiBi are powers of 2**(-8/heads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +223,9 @@ def _bert(config: Any) -> Blueprint:
         family=config.model_type, layers=(Layer(None, np.empty(0)),) * depth, width=width, heads=heads,
         head_dim=width // heads, feed_forward=_size(config, "intermediate_size"),
         vocabulary=_size(config, "vocab_size"), activation=config.hidden_act, placement="post",
-        eps=config.layer_norm_eps, score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma, output=sigma,
-        up=sigma, down=sigma, embedding_power=sigma**2, position_power=sigma**2, common_power=sigma**2, readout=sigma,
+        eps=config.layer_norm_eps, score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma,
+        output=sigma, up=sigma, down=sigma, embedding_power=sigma**2, position_power=sigma**2,
+        common_power=sigma**2, readout=sigma,
         causal=bool(config.is_decoder), entry_norm=True, final_norm=False, context=config.max_position_embeddings,
         tied=bool(config.tie_word_embeddings),
     )  # fmt: skip
@@ -233,7 +233,9 @@ def _bert(config: Any) -> Blueprint:
 
 def _vit(config: Any) -> Blueprint:
     width, heads, sigma = _size(config, "hidden_size"), _size(config, "num_attention_heads"), config.initializer_range
-    sides = [each if isinstance(each, tuple | list) else (each, each) for each in (config.image_size, config.patch_size)]
+    sides = [
+        each if isinstance(each, tuple | list) else (each, each) for each in (config.image_size, config.patch_size)
+    ]
     pixels = config.num_channels * math.prod(sides[1])
     patches = math.prod(side // size for side, size in zip(*sides, strict=True))
     return Blueprint(
@@ -241,7 +243,8 @@ def _vit(config: Any) -> Blueprint:
         heads=heads, head_dim=width // heads, feed_forward=_size(config, "intermediate_size"), vocabulary=2**31,
         activation=config.hidden_act, placement="pre", eps=config.layer_norm_eps,
         score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma, output=sigma, up=sigma, down=sigma,
-        embedding_power=pixels * sigma**2, position_power=sigma**2, first_power=sigma**2, readout=sigma, causal=False, context=patches + 1,
+        embedding_power=pixels * sigma**2, position_power=sigma**2, first_power=sigma**2, readout=sigma, causal=False,
+        context=patches + 1,
         notes=("images are white noise of unit power",),
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """What a random instance of a model does, layer by layer: the truth for predictions, and the answer for unknown models.
 
 >>> from transformers import LlamaConfig
->>> config = LlamaConfig(num_hidden_layers=2, hidden_size=32, intermediate_size=64, num_attention_heads=2, vocab_size=99)
+>>> sizes = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+>>> config = LlamaConfig(**sizes, vocab_size=99)
 >>> found = measure(config, tokens=64, seed=0)
 >>> found["beta"].shape, bool(found["entropy"][0] > 3)
 ((2,), True)
@@ -93,7 +94,11 @@ def _heads(layer: AttentionLayer) -> dict[str, float]:
     weights = layer.attention()[0]
     scores = layer.cap(layer.scale * (layer.query.double() @ layer.key.double().mT))[0]
     bias = layer.bias()
-    seen = torch.ones_like(scores, dtype=torch.bool) if bias is None else torch.isfinite(bias).expand(scores[None].shape)[0]
+    seen = (
+        torch.ones_like(scores, dtype=torch.bool)
+        if bias is None
+        else torch.isfinite(bias).expand(scores[None].shape)[0]
+    )
     count = seen.sum(-1)
     rows = count >= min(FEWEST, int(count.max()))
     mean = torch.where(seen, scores, 0.0).sum(-1) / count
