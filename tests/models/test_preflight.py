@@ -154,7 +154,7 @@ def test_the_cost_does_not_depend_on_the_context():
         assert (groups.rows < (groups.start + groups.size)[:, None]).all()
 
 
-def test_windows_caps_sinks_and_biases_do_what_they_say():
+def test_windows_caps_and_biases_do_what_they_say():
     """A window and ALiBi leave fewer keys, and a cap lowers beta."""
     plain = be.preflight(small(), tokens=256).layers
     window = be.preflight(small("Mistral", sliding_window=32), tokens=256).layers

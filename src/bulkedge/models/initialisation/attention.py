@@ -144,7 +144,6 @@ def attend(  # noqa: PLR0913, PLR0917
     highest = logits.max(-1, keepdims=True)
     weights = np.exp(logits - highest)
     whole = weights.sum(-1, keepdims=True)
-    kept = 1 / (1 + np.exp(-highest) / whole) if plan.sinks else np.ones_like(whole)
     weights = weights / whole
     flat = weights**2 / np.maximum(cells.count, 1.0)
     # keys of groups of one are known: their weights are as they are. Of all others, what they share is known
@@ -167,8 +166,8 @@ def attend(  # noqa: PLR0913, PLR0917
     centring = _centred(weights, flat, several, cells) * (1 - unknown)
     centring += unknown * np.clip(tables.centring.ev(spread, at), 0.0, 1.0)
     return _assemble(
-        groups, cells, mass * kept, even * kept**2, sharper, _correlations(queries, layer, groups, length),
-        {"beta": total, "entropy": np.maximum(entropy, 0.0), "largest": largest * kept[..., 0]},
+        groups, cells, mass, even, sharper, _correlations(queries, layer, groups, length),
+        {"beta": total, "entropy": np.maximum(entropy, 0.0), "largest": largest},
         scatter, centring, plan.heads,
     )  # fmt: skip
 

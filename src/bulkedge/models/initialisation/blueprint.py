@@ -66,7 +66,6 @@ class Blueprint:
     softcap: float | None = None
     alibi: bool = False
     position_bias: float = 0.0  # deviation of T5's bias of a bucket of distances
-    sinks: bool = False
     entry_norm: bool = False  # a norm before the first layer
     final_norm: bool = True
     norm_gain: float = 1.0  # weight of norms

@@ -209,6 +209,6 @@ def summary_of(layers: dict[str, Real]) -> str:
     beta, cosine, scaled = (layers[name] for name in ("beta", "cosine", "scaled_gradient"))
     return (
         f"Scores have a standard deviation of {beta.min():.2g} to {beta.max():.2g}; the cosine of two tokens goes from"
-        f" {cosine[0]:.2g} to {cosine[-1]:.2g}; gradients, scaled by the stream, differ"
+        f" {cosine[0]:.2f} to {cosine[-1]:.2f}; gradients, scaled by the stream, differ"
         f" {scaled.max() / scaled.min():.2g}-fold."
     )
