@@ -7,7 +7,7 @@ they contain the noise of the instances. Goals: beta within 5 %, entropy within 
 within 5 %, gradient norms within 12 %. T5's weights have no range but a factor.
 
 ``python -m benchmarks.preflight --page docs/benchmarks/preflight.md`` adds what is missing to ``preflight.json`` row
-by row, so that it may be stopped at any time, and writes the page.
+by row, so that it may be stopped at any time, and writes the page. ``--instances 0`` adds nothing.
 """
 
 from __future__ import annotations
@@ -135,6 +135,11 @@ def _cell(name: str, off: float, error: float) -> str:
     return ("**" + text(off) + "**" if off > GOALS[name] else text(off)) + noise
 
 
+def written(store: dict[str, Any]) -> str:
+    """The page."""
+    return page(TITLE, __doc__ or "", store)
+
+
 def main() -> None:
     """Add rows that are missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -151,13 +156,14 @@ def main() -> None:
     for depth in chosen.depths:
         for sigma in SIGMAS:
             for family in FAMILIES:
-                if (family, sigma, depth) not in known:
+                if chosen.instances and (family, sigma, depth) not in known:
                     store["rows"].append(instances(family, sigma, depth, chosen.instances))
                     replace_file(chosen.store, json.dumps(store) + "\n")
                     print(family, sigma, depth, flush=True)
     if chosen.page:
-        made = [vars(each) for each in tables(store)]
-        replace_file(chosen.page, page(TITLE, __doc__, store | {"tables": made}))
+        store["tables"] = [vars(each) for each in tables(store)]
+        replace_file(chosen.store, json.dumps(store) + "\n")
+        replace_file(chosen.page, written(store))
 
 
 if __name__ == "__main__":

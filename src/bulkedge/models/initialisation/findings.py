@@ -38,7 +38,11 @@ LONG = ("beta", "entropy", "largest", "margin", "gap", "rank", "cosine", "token_
 
 
 class Finding(NamedTuple):
-    """Something that a configuration will do, the change that mends it, and what follows from that change."""
+    """Something that a configuration will do, the change that mends it, and what follows from that change.
+
+    >>> str(Finding("frozen", "Rows are frozen.", "Halve the score scale.", "Then rows have 5 bits."))
+    'Rows are frozen. Halve the score scale. Then rows have 5 bits.'
+    """
 
     name: str
     sentence: str

@@ -151,9 +151,9 @@ class Preflight:
         matplotlib.figure.Figure
             Four panels: entropy of rows, score scale, cosine of tokens, scaled gradient.
         """
-        from bulkedge.plots.heads import plot_preflight
+        from bulkedge import plots
 
-        return plot_preflight(self.layers, self.tokens, self.longer)
+        return plots.heads.plot_preflight(self.layers, self.tokens, self.longer)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one page that needs nothing else.
