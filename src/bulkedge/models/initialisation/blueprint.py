@@ -144,7 +144,7 @@ def _decoder(config: Any, **changes: Any) -> Blueprint:
 
 def _gemma(config: Any, **changes: Any) -> Blueprint:
     """Embeddings times the root of the width; norms on both sides from the second generation on."""
-    base = _decoder(config, activation=config.hidden_activation if hasattr(config, "hidden_activation") else "gelu")
+    base = _decoder(config)
     return replace(
         base,
         embedding_power=base.embedding_power * base.width,
