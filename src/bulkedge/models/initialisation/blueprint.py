@@ -59,6 +59,7 @@ class Blueprint:
     position_power: float = 0.0  # of learned positions, which differ too, and do so for equal tokens
     common_power: float = 0.0  # of what all tokens share at entry (BERT's token type)
     first_power: float | None = None  # of the first token's own part, where it is not one of the others (ViT's class)
+    shared_heads: int | None = None  # heads of keys and values, where several heads of queries share one
     readout: float = 0.02  # deviation of the weights that make logits
     gated: bool = False
     causal: bool = True
@@ -135,6 +136,7 @@ def _decoder(config: Any, **changes: Any) -> Blueprint:
         down=sigma,
         embedding_power=sigma**2,
         readout=sigma,
+        shared_heads=getattr(config, "num_key_value_heads", None),
         gated=True,
         context=getattr(config, "max_position_embeddings", None),
         tied=bool(config.tie_word_embeddings),

@@ -89,7 +89,9 @@ def recursion(  # noqa: PLR0913
         heads = heads.without_gap(cells[id(layer)]) if plan.gap_free else heads
         branch = _norm(plan, heads.outputs(entering.output).consistent(groups).times(out), there=both)
         middle = _norm(plan, stream.plus(branch.output).consistent(groups), there=plan.placement == "post")
-        variance = _scatter(plan, variance, stream, branch.output, plan.heads * plan.head_dim, middle.scale)
+        variance = _scatter(
+            plan, variance, stream, branch.output, (plan.shared_heads or plan.heads) * plan.head_dim, middle.scale
+        )
         second = _norm(plan, middle.output, there=before)
         uneven, tied = _uneven(heads, middle.output.power if before and not both else None, branch.output.power)
         forward = feed_forward(plan, second.output, variance * np.outer(second.scale, second.scale) ** 2)
