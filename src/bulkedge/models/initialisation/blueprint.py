@@ -124,7 +124,7 @@ def _decoder(config: Any, **changes: Any) -> Blueprint:
         head_dim=head_dim,
         feed_forward=_size(config, "intermediate_size"),
         vocabulary=_size(config, "vocab_size"),
-        activation=getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", "silu"),
+        activation=str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", "silu")),
         placement="pre",
         eps=float(config.rms_norm_eps),
         score_scale=scaled**-0.5,
@@ -191,7 +191,7 @@ def _gpt2(config: Any) -> Blueprint:
     width, heads, depth = _size(config, "n_embd"), _size(config, "n_head"), _size(config, "n_layer")
     sigma = float(config.initializer_range)
     last = sigma / math.sqrt(2 * depth)  # projections into the stream
-    notes = ()
+    notes: tuple[str, ...] = ()
     if config.scale_attn_by_inverse_layer_idx:
         notes = ("scale_attn_by_inverse_layer_idx is not taken into account",)
     return Blueprint(
