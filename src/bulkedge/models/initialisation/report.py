@@ -153,7 +153,7 @@ class Preflight:
         """
         from bulkedge import plots
 
-        return plots.heads.plot_preflight(self.layers, self.tokens, self.longer)
+        return plots.spectra.plot_preflight(self.layers, self.tokens, self.longer)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one page that needs nothing else.
