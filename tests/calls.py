@@ -395,6 +395,7 @@ FOR = {
     "capture": {"src": lambda: tensor(1, 6, 16)},
     "stream": {"visit": lambda: id, "src": lambda: tensor(1, 6, 16)},
     "ablate_heads": None,
+    "preflight": {"config_or_model": decoder, "tokens": lambda: 16, "texts": lambda: [[1, 2, 1]], "rate": lambda: 0.1},
     "embedding_table": {"name": lambda: next(iter(be.models.TABLES))},
     "sample_text": {"name": lambda: next(iter(be.models.TEXTS))},
     "probe": {"model": decoder, "tokens": lambda: 16, "prompts": lambda: 1},
@@ -429,8 +430,9 @@ TRACED = _traced_pair()
 FAILS = {"scan_weights", "load_scan", "load_watch", "load_model", "held_out_loss", "packaged_model"}
 """Whose good call is not made: they read files or a trained model."""
 LEFT_OUT = {"default_model", "local_processes", "stop", "run", "open_sweep", "failures", "parse_axis", "Sweep",
-            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Circuits", "Visibility", "hidden_patches",
-            "visible_rows", "check_mask", "MaskOrName", "SerialExecutor", "softmax_of_gaussians",
+            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Preflight", "Finding", "Circuits",
+            "Visibility", "hidden_patches", "visible_rows", "check_mask", "MaskOrName", "SerialExecutor",
+            "softmax_of_gaussians",
             "Unit", "Study", "styled", "Patch", "Pruning", "Reproduction"}  # fmt: skip
 """Trained models, processes and folders, which have tests of their own; what the package itself makes."""
 COMPLEX = {"spectrum", "top_singular", "schatten_norm", "trace_moments", "trace_of", "stable_rank", "effective_rank"}

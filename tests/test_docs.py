@@ -270,6 +270,7 @@ def test_a_benchmark_says_when_and_on_what_it_was_measured(page):
 
 
 GPU_PAGES = {
+    "preflight": ("preflight", "written"),
     "gap_free": ("gap_free", "page"),
     "gap_free_step": ("gap_free_step", "page"),
     "channel_gpu": ("channel", "gpu_page"),

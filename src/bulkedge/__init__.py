@@ -10,7 +10,7 @@ Predict a spectrum with a law, simulate it with an ensemble, measure it, compare
 (True, ())
 
 The papers' theory has rooms of its own: ``be.recovery``, ``be.propagation``, ``be.programs``; ``be.heads`` reads heads
-of real models; ``be.scan``, ``be.watch`` and ``be.nn`` need torch.
+of real models; ``be.scan``, ``be.watch``, ``be.preflight`` and ``be.nn`` need torch.
 Everything is imported when it is first used, so that ``import bulkedge`` itself costs a few milliseconds.
 """
 
@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; __getattr__ below find
     from bulkedge.models import check_attention as check_attention
     from bulkedge.models import compare_scans as compare_scans
     from bulkedge.models import load_scan as load_scan
+    from bulkedge.models import preflight as preflight
     from bulkedge.models import scan as scan
     from bulkedge.models import watch as watch
     from bulkedge.spectra import (
@@ -212,7 +213,7 @@ __all__ = [
     "__version__",
 ]
 
-NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch", "check_attention")
+NEED_TORCH = ("scan", "Scan", "load_scan", "compare_scans", "watch", "check_attention", "preflight")
 """Names of the façade that ``from bulkedge import *`` leaves out, because their modules need torch."""
 ROOMS = ("lab", "models", "nn", "plots", "testing")
 """Rooms for people that the star leaves out too: two need torch, and three are seldom wanted."""

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bulkedge.cli.check import check_command
+from bulkedge.cli.preflight import preflight_command
 from bulkedge.cli.reproduce import COLOURS, RunReporter, reproduce_command
 from bulkedge.cli.scan import print_warnings, scan_command, scan_with_options
 from bulkedge.cli.terminal import (
@@ -78,6 +79,7 @@ def main() -> None:
 main.add_command(reproduce_command)
 main.add_command(scan_command)
 main.add_command(check_command)
+main.add_command(preflight_command)
 
 
 # -- list --------------------------------------------------------------------------------------------------------------

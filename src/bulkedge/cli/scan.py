@@ -120,7 +120,7 @@ def scan_command(model: str, *, weights: bool, as_json: bool, **given: Any) -> N
         if given["smaller"] is not None and share is None:
             raise DomainError("--out is where the model without heads goes: say how many with --remove SHARE")
         share = None if share is None else Interval(0, 1, "()").check("--remove", share)
-        _require_room(page, store, given["smaller"])
+        require_room(page, store, given["smaller"])
         texts = [_text(path) for path in given["texts"]] or None
     with explain_errors(kept=False), show_progress(), print_warnings():
         before, found, tokenizer = scan_with_options(model, texts, given)
@@ -203,7 +203,7 @@ def _tell_weights(model: str, given: Mapping[str, Any], *, as_json: bool) -> Non
     click.echo(found.summary())
 
 
-def _require_room(page: Path | None, *folders: Path | None) -> None:
+def require_room(page: Path | None, *folders: Path | None) -> None:
     """Refuse names that cannot be written, before the work and not after it."""
     for path in (page, *folders):
         if path is not None and not path.absolute().parent.is_dir():

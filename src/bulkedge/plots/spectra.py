@@ -414,3 +414,27 @@ def _mark(axes: Any, data: xr.Dataset, alarms: Sequence[Any]) -> None:
         axes.plot(
             *zip(*known or [(np.nan, np.nan)], strict=True), MARKERS[kind], color="0.2", ms=4, mfc="none", label=kind
         )
+
+
+def plot_preflight(layers: dict[str, Real], tokens: int, longer: int) -> Figure:
+    """Draw what a configuration does at initialisation against its layers: rows, scores, tokens, gradients."""
+    with styled():
+        figure, axes = panels(2, 2)
+        place = np.arange(len(layers["beta"]))
+        shown = [("entropy", "entropy of a row, nats"), ("beta", "score scale β"), ("cosine", "cosine of two tokens")]
+        for each, (name, title) in zip(axes.flat, shown, strict=False):
+            each.plot(place, layers[name], color=THEORY, label=f"{tokens} tokens")
+            if f"{name}_long" in layers:
+                each.plot(place, layers[f"{name}_long"], color=SIMULATION, lw=1, label=f"{longer} tokens")
+            each.set(xlabel="layer", ylabel=title)
+        axes[0, 0].set_ylim(bottom=0)
+        axes[0, 1].plot(place, layers["beta"] + layers["margin"], color="0.5", ls=":", label="freezing")
+        axes[0, 1].set_ylim(bottom=0)
+        axes[1, 0].set_ylim(-0.05, 1.05)
+        axes[0, 1].legend()
+        last = axes[1, 1]
+        last.plot(place, layers["scaled_gradient"], color=THEORY)
+        last.set(xlabel="layer", ylabel="scaled gradient", yscale="log")
+        for each in axes.flat:
+            each.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure

@@ -323,3 +323,23 @@ def _offline() -> bool:
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
+
+
+def load_config(source: str | os.PathLike[str]) -> Any:
+    """The configuration of a folder, of its ``config.json``, or of a hub id; nothing else is read or fetched."""
+    need("reading a configuration", "torch", "transformers")
+    from transformers import AutoConfig
+
+    text, path = os.fspath(source), Path(os.fspath(source)).expanduser()
+    if not path.exists() and (HUB_ID.fullmatch(text) is None or path.suffix == ".json"):
+        raise DomainError(
+            f"config_or_model = {shown(text)} is neither a config.json or its folder here, nor a hub id, which has the"
+            " form organisation/name"
+        )
+    with quiet_transformers(), _clear_errors(text):
+        if path.exists():
+            require_regular(path)
+            if path.is_dir() and not (path / "config.json").is_file():
+                raise StoreError(f"{path} has no config.json: save_pretrained writes it")
+            return AutoConfig.from_pretrained(path, local_files_only=True)
+        return AutoConfig.from_pretrained(text, local_files_only=_offline())

@@ -44,10 +44,10 @@ KINDS = {
 """What is looked for, and what helps."""
 
 
-class Finding(NamedTuple):
+class Bug(NamedTuple):
     """A bug: what was found, where, and what helps.
 
-    >>> print(Finding("twins", ("h.0.attn",), 0.0, "heads 0 and 1 have the same keys", "give each its own weights"))
+    >>> print(Bug("twins", ("h.0.attn",), 0.0, "heads 0 and 1 have the same keys", "give each its own weights"))
     twins, h.0.attn: heads 0 and 1 have the same keys. Remedy: give each its own weights.
     """
 
@@ -68,7 +68,7 @@ class AttentionCheck:
 
     Attributes
     ----------
-    findings : tuple of Finding
+    findings : tuple of Bug
         The bugs; none in a healthy model.
     causal : bool
         Whether the model was taken for one whose tokens see no later ones.
@@ -78,7 +78,7 @@ class AttentionCheck:
         The others, with the reason.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Bug, ...]
     causal: bool
     tested: tuple[str, ...]
     untested: Mapping[str, str]
@@ -273,7 +273,7 @@ class _Trial:
         eps = torch.finfo(self.plain.layers[0].query.dtype).eps
         return ROUNDINGS * eps if eps < 1e-5 else 8 * eps
 
-    def future(self) -> Iterator[Finding]:
+    def future(self) -> Iterator[Bug]:
         """Attention to later keys, and rows that depend on later tokens by any other way."""
         leaks = {}
         encoders = {each.name for each in self.plain.layers if getattr(each.module, "is_causal", None) is False}
@@ -289,7 +289,7 @@ class _Trial:
             count = sum(int((each > SHARE).sum()) for each in leaks.values())
             places = "one layer" if len(leaks) == 1 else f"{len(leaks)} layers"
             words = f"{count} heads of {places} attend to later keys, with up to {share:.1%} of a row"
-            yield Finding("future", tuple(leaks), share, words, KINDS["future"])
+            yield Bug("future", tuple(leaks), share, words, KINDS["future"])
             return
         tokens = self.plain.layers[0].query.shape[2]
         if tokens < 4:
@@ -301,9 +301,9 @@ class _Trial:
         )
         if moved:
             words = f"tokens before place {cut} change by {moved[1]:.2g} when later ones do, seen first in {moved[0]}"
-            yield Finding("future", (), moved[1], f"{words}; no attention looks ahead", KINDS["future"])
+            yield Bug("future", (), moved[1], f"{words}; no attention looks ahead", KINDS["future"])
 
-    def positions(self) -> Iterator[Finding]:
+    def positions(self) -> Iterator[Bug]:
         """Whether the places of one token, repeated, can be told apart; depth alone does that for different tokens."""
         name, axis = self.tokens_name, self.axis
         tokens = self.inputs[name]
@@ -317,9 +317,9 @@ class _Trial:
         spread = max((_spread(each) for each in layers), default=1.0)
         if spread < self.tolerance:
             words = "queries and keys of a repeated token are the same at all places, in every layer"
-            yield Finding("positions", tuple(each.name for each in layers), spread, words, KINDS["positions"])
+            yield Bug("positions", tuple(each.name for each in layers), spread, words, KINDS["positions"])
 
-    def padding(self) -> Iterator[Finding]:
+    def padding(self) -> Iterator[Bug]:
         """Attention to tokens that the mask hides, and rows that depend on them."""
         mask = self.inputs[self.mask_name]
         tokens = mask.shape[1]
@@ -339,15 +339,15 @@ class _Trial:
         if seen:
             share = max(seen.values())
             words = f"{len(seen)} of {len(shares)} layers give up to {share:.1%} of a row to tokens that the mask hides"
-            yield Finding("padding", tuple(seen), share, words, KINDS["padding"])
+            yield Bug("padding", tuple(seen), share, words, KINDS["padding"])
             return
         other = _record(self.model, self.changed(hidden) | {self.mask_name: written})
         moved = _first(self.differences(one, other, real), self.tolerance)
         if moved:
             words = f"real tokens change by {moved[1]:.2g} when hidden ones do, seen first in {moved[0]}"
-            yield Finding("padding", (), moved[1], words, KINDS["padding"])
+            yield Bug("padding", (), moved[1], words, KINDS["padding"])
 
-    def twins(self) -> Iterator[Finding]:
+    def twins(self) -> Iterator[Bug]:
         """Heads of a layer, and layers, with the same keys."""
         layers = list({each.name: each for each in self.plain.layers}.values())
         for layer in layers:
@@ -359,7 +359,7 @@ class _Trial:
             ]
             if heads:
                 words = f"key heads {heads[0][0]} and {heads[0][1]} have the same keys ({len(heads)} such pairs)"
-                yield Finding("twins", (layer.name,), float(len(heads)), words, KINDS["twins"])
+                yield Bug("twins", (layer.name,), float(len(heads)), words, KINDS["twins"])
         if getattr(getattr(unwrap(self.model), "config", None), "num_kv_shared_layers", 0):
             return
         for place, two in enumerate(layers):
@@ -368,7 +368,7 @@ class _Trial:
                 same = one.key.shape == two.key.shape and _same(one.key, two.key, self.tolerance)
                 if same or (shared and one.module is not two.module):
                     words = "these layers have the same keys" if same else "these layers share parameters"
-                    yield Finding("twins", (one.name, two.name), 1.0, words, KINDS["twins"])
+                    yield Bug("twins", (one.name, two.name), 1.0, words, KINDS["twins"])
 
 
 def _is_causal(model: nn.Module, layers: list[AttentionInputs]) -> bool:
@@ -443,7 +443,7 @@ def _first(found: list[tuple[str, float]], tolerance: float) -> tuple[str, float
 
 def _still(
     model: nn.Module, called: nn.Module, before: nn.Module | Mapping[str, Any], inputs: dict[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[Bug]:
     """Heads whose queries and keys are those of another state on the same inputs."""
     if isinstance(before, nn.Module):
         other = before
@@ -473,4 +473,4 @@ def _still(
         name, heads = next(iter(still.items()))
         first = f"the first: head {heads[0]} of {name}"
         words = f"queries and keys of {number} of {count} heads are what they were before ({first})"
-        yield Finding("still", tuple(still), number / count, words, KINDS["still"])
+        yield Bug("still", tuple(still), number / count, words, KINDS["still"])

@@ -1,0 +1,1 @@
+"""A configuration before training: what it does at initialisation, predicted without weights."""
