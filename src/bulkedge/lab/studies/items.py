@@ -179,7 +179,7 @@ ITEMS: dict[str, tuple[Item, ...]] = {
         Item("Equation 43", "alpha of the causal weights in harmonic numbers."),
         Item("Appendix I", "Embedding tables are a few directions and noise of a covariance profile."),
         Item("Figure 7(a)", "The spectrum of a trained embedding table: a bulk and outliers."),
-        Item("Figure 7(b)", "The bulk beside Silverstein's law."),
+        Item("Figure 7(b)", "The bulk compared with Silverstein's law."),
         Item(
             "Appendix J",
             "Learned weights: softmax of logits, ridge in closed form, gradient by the envelope theorem.",
@@ -204,7 +204,7 @@ ITEMS: dict[str, tuple[Item, ...]] = {
         Item("Scaling 1/n", "with scores over n instead of its root attention is uniform and the output Gaussian"),
         Item("Infinitely many heads", "as heads are added the output approaches a Gaussian"),
         Item("Tail risk", "who assumes a Gaussian misjudges the probability of extreme activations"),
-        Item("Appendix B.2", "heads that are narrow beside the width: what their dimension changes"),
+        Item("Appendix B.2", "heads that are narrow compared with the width: what their dimension changes"),
         Item(
             "Other activations",
             "whether the limit needs the clip that the paper's experiments use",

@@ -98,7 +98,7 @@ class RecoveryPhaseDiagram(Study):
             for name in ("limit", "predicted")
         )
         first = (between.limit - between.measured).mean("draw")
-        text = "alignment of optimal less mean weights at points between the two boundaries"
+        text = "alignment of optimal minus mean weights at points between the two boundaries"
         rival = "the same boundary for both", 0.0
         finite_size = 2 * float((first**2).sum("weighting").mean())
         reason = "shown: twice the square of the terms of order 1/d taken off: the next order near a boundary"
