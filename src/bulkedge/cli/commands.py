@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -94,10 +95,8 @@ def list_studies(*, as_json: bool) -> None:
 
 def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
     """Print what there is, with the first paragraph of what it says of itself."""
-    shows = {
-        name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
-        for name, each in known.items()
-    }
+    first = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
+    shows = {name: re.sub(r"\*(\w+)\*", r"\1", text.replace("``", "")) for name, text in first.items()}  # plain text
     if as_json:
         click.echo(to_json(shows, indent=1))
         return
