@@ -49,7 +49,7 @@ POOLED, LIMITS = "tests/ensembles/test_pooled.py", "tests/limits/test_width.py"
 EQUIVALENCE, PROPAGATION, RECOVERY = (
     f"tests/studies/test_{paper}.py" for paper in ("equivalence", "propagation", "recovery")
 )
-UNKNOWN = "the text that we have carries its number and not its statement"
+UNKNOWN = "our copy of the paper has its number, but not its statement"
 CLASS_MEANS = "class means of a finite table are means of noisy rows, which raises the outlier and lowers the alignment"
 SMALLER_ROOT = "the outlier is the smaller root of equation 7, where the text says the largest"
 
