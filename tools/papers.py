@@ -41,8 +41,8 @@ def log(results: Sequence[Reproduction]) -> str:
 
 `{command}`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are
 for one process, on the machine that it ran on; together {minutes:.0f} minutes. The last column says by how
-many standard deviations the hardest rival is excluded. This command says which values are the paper's and which are ours:
-`bulkedge reproduce STUDY --help`.
+many standard deviations the hardest rival is excluded. This command says which
+values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.
 
 | study | seconds | claims | hold | fail | undecided | least exclusion |
 |---|---|---|---|---|---|---|""".splitlines()
