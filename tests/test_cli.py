@@ -266,7 +266,7 @@ def test_spikes_of_singular_values_as_json():
     assert facts["singular_spike_detectable"] == [True, False]
     assert [len(each) for each in facts["singular_spike_outliers"]] == [1, 0]
     help_text = " ".join(bulkedge("law", "--help").output.split())
-    assert "for laws of singular values, of a signal x u v' with singular value x" in help_text
+    assert "or a signal x u v' with singular value x for laws of singular values" in help_text
 
 
 def test_a_law_is_shown_in_tables_of_six_digits():

@@ -231,7 +231,7 @@ def test_the_tool_writes_the_document(gallery, tmp_path, monkeypatch):
     assert "# The papers, item by item" in text
     assert all(title in text for title in PAPERS.values())
     power = (tmp_path / "power.md").read_text()
-    assert "# What the claims would notice" in power
+    assert "# How small an error the claims detect" in power
     assert [line for line in power.splitlines() if line.startswith("- *")] == []
     run = (tmp_path / "paper_size.md").read_text()
     assert "2 studies" in run

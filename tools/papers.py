@@ -40,9 +40,9 @@ def log(results: Sequence[Reproduction]) -> str:
 # A run at {size}
 
 `{command}`, {len(results)} studies, {claims} claims, seed {results[0].origin.seed}. Seconds are
-those of one process, on the machine as it was; together {minutes:.0f} minutes. The last column is the rival that
-was hardest to exclude, in standard deviations. Which values are the paper's and which are ours:
-`bulkedge reproduce STUDY --help`.
+for one process, on the machine that it ran on; together {minutes:.0f} minutes. The last column says by how
+many standard deviations the hardest rival is excluded. This command says which
+values are the paper's and which are ours: `bulkedge reproduce STUDY --help`.
 
 | study | seconds | claims | hold | fail | undecided | least exclusion |
 |---|---|---|---|---|---|---|""".splitlines()

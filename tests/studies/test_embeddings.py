@@ -20,4 +20,4 @@ def test_rows_of_different_lengths_are_not_taken_for_gaussian():
     study = RecoveryEmbeddings(tables=("elliptical",), dim=60, vocab=2000, draws=24)
     data = study.simulate(0).assign_coords(table=["gaussian"])
     failed = [claim.statement for claim in study.claims(data) if claim.verdict == "fails"]
-    assert "gaussian: distance to Silverstein's law of a profile from other rows, less that by chance" in failed
+    assert "synthetic gaussian: distance to Silverstein's law, its profile from other rows, minus chance" in failed

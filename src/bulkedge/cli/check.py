@@ -50,7 +50,10 @@ def check_command(file: str, picture: Path | None, *, as_json: bool) -> None:
         return
     click.echo(found.verdict)
     for table in tables(found):
-        out.print(table)
+        out.print("", table)
+    if found.fit is not None:
+        among = f", among {found.fit.draws} random matrices" if found.fit.draws else ""
+        out.print(f"\np-value of the whole fit: {found.fit.value:.2g}{among}", highlight=False)
 
 
 def read_argument(argument: str) -> Any:
@@ -95,12 +98,9 @@ def tables(found: Diagnosis) -> list[Table]:
     laws = Table("law", "distance", box=None, pad_edge=False)
     for each in found.candidates:
         laws.add_row(escape(each.name), f"{each.distance:.3f}")
-    if found.fit is not None:
-        simulated = f", among {found.fit.draws} simulated" if found.fit.draws else ""
-        laws.add_row(f"p of the whole fit{simulated}", f"{found.fit.value:.2g}")
     if not found.outliers:
         return [laws] if found.candidates else []
-    beyond = Table(f"outlier ({found.unit} of {found.matrix})", "p", "overlaps", box=None, pad_edge=False)
+    beyond = Table(f"outlier ({found.unit} of {found.matrix})", "p-value", "overlaps", box=None, pad_edge=False)
     for outlier in found.outliers:
         sides = dict.fromkeys(f"{side:.2f}" for side in (outlier.left_overlap, outlier.right_overlap) if side == side)  # noqa: PLR0124 - nan
         chance = "" if outlier.p_value != outlier.p_value else f"{outlier.p_value:.2g}"

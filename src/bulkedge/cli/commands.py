@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -72,7 +73,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="bulkedge")
 def main() -> None:
-    """Random-matrix theory for transformer attention: laws, studies of the papers' claims, and sweeps."""
+    """Random-matrix theory for transformer attention: scan a model, check a matrix, compute a law, test a paper."""
     fit_width()
 
 
@@ -88,7 +89,7 @@ main.add_command(preflight_command)
 @main.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_studies(*, as_json: bool) -> None:
-    """List the studies."""
+    """List the studies and what each one shows."""
     from bulkedge.lab.studies.base import studies
 
     print_summaries("study", dict(studies()), as_json=as_json)
@@ -96,10 +97,8 @@ def list_studies(*, as_json: bool) -> None:
 
 def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None:
     """Print what there is, with the first paragraph of what it says of itself."""
-    shows = {
-        name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
-        for name, each in known.items()
-    }
+    first = {name: (inspect.getdoc(each) or "").split("\n\n")[0].replace("\n", " ") for name, each in known.items()}
+    shows = {name: re.sub(r"\*(\w+)\*", r"\1", text.replace("``", "")) for name, text in first.items()}  # plain text
     if as_json:
         click.echo(to_json(shows, indent=1))
         return
@@ -115,18 +114,18 @@ def print_summaries(kind: str, known: dict[str, type], *, as_json: bool) -> None
 
 @main.command("sweep", cls=StudyCommand)
 @click.argument("name", shell_complete=complete_name)
-@click.option("--grid", "axes", multiple=True, metavar="PARAMETER=VALUES", help="first:last:step or a,b,c; repeatable.")
+@click.option("--grid", "axes", multiple=True, metavar="PARAMETER=VALUES", help="first:last:step or a,b,c. Repeatable.")
 @click.option("--seeds", "repetitions", default=1, show_default=True, help="Independent repetitions of each point.")
-@click.option("--seed", default=0, show_default=True, help="Root of all random streams.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--out", "folder", required=True, type=FOLDER, help="Folder of the results.")
-@click.option("--paper", is_flag=True, help="Fixed parameters at the paper's sizes.")
-@click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
+@click.option("--paper", is_flag=True, help="Give the other parameters the paper's sizes.")
+@click.option("--workers", type=click.IntRange(1), help="Number of processes. Default: one per core.")
 @click.option("--cluster", metavar="ADDRESS", help="Address of a Dask scheduler (tcp://...), instead of processes.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="A cell that takes longer has failed.")
-@click.option("--retry-failed", is_flag=True, help="Run again the cells that raised.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="A cell fails if it takes longer.")
+@click.option("--retry-failed", is_flag=True, help="Run the cells again that raised an error.")
 @click.option("--json", "as_json", is_flag=True, help="Print where the sweep stands as JSON.")
 def sweep_command(name: str, **given: Any) -> None:
-    """Run the study NAME over a grid of its parameters; the same command resumes an interrupted sweep.
+    """Run the study NAME over a grid of its parameters. The same command resumes an interrupted sweep.
 
     bulkedge sweep laws/edge --grid size=50:200:50 --seeds 4 --out runs/edge
     """
@@ -144,7 +143,7 @@ def sweep_command(name: str, **given: Any) -> None:
         options = {key: given[key] for key in ("retry_failed", "timeout")}
         result = run(sweep, given["folder"], executor, width=width, **options)
     if result.damaged:
-        err.print(f"{result.damaged} cells did not match their checksums any more and were run again", soft_wrap=True)
+        err.print(f"{result.damaged} cells no longer matched their checksums and were run again", soft_wrap=True)
     if given["as_json"]:
         click.echo(to_json(asdict(result)))
     else:
@@ -155,7 +154,7 @@ def sweep_command(name: str, **given: Any) -> None:
             how = f"open it with bulkedge.lab.sweeps.open_sweep({str(folder)!r}), or {plain}"
             out.print(how, soft_wrap=True, markup=False, highlight=False)
         if result.failed:
-            out.print(f"errors are in {folder / FAILURES}; --retry-failed runs them again", soft_wrap=True)
+            out.print(f"errors are in {folder / FAILURES}; --retry-failed runs these cells again", soft_wrap=True)
     if result.failed:
         sys.exit(1)
 
@@ -217,21 +216,21 @@ def open_executor(workers: int | None, cluster: str | None) -> Iterator[tuple[Ex
     "--at",
     metavar="X,Y,...",
     type=DomainType("at", NUMBERS),
-    help="Points at which to give density and distribution function.",
+    help="Print density and distribution function at these points.",
 )
 @click.option(
-    "--quantiles", metavar="P,Q,...", type=DomainType("quantiles", LEVELS), help="Levels whose quantiles to give."
+    "--quantiles", metavar="P,Q,...", type=DomainType("quantiles", LEVELS), help="Print the quantiles at these levels."
 )
 @click.option(
     "--spike",
     metavar="THETA,...",
     type=DomainType("spike", NUMBERS),
-    help="Strengths of perturbations of rank one: of theta u u' added to a symmetric matrix; "
-    "for laws of singular values, of a signal x u v' with singular value x.",
+    help="Print the outliers that rank-one signals of these strengths make: theta u u' added to a symmetric "
+    "matrix, or a signal x u v' with singular value x for laws of singular values.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def law_command(name: str, *, at: Any, quantiles: Any, spike: Any, as_json: bool, **given: Any) -> None:
-    """Edges, atoms, moments and values of the law NAME; without a name, which laws there are.
+    """Print edges, atoms, moments and values of the law NAME. Without NAME, list the laws.
 
     bulkedge law marchenko-pastur --ratio 0.5 --at 1,2
     """
@@ -317,7 +316,7 @@ def spike_facts(law: Law, strengths: tuple[float, ...]) -> dict[str, Any]:
 def demo_command(folder: Path) -> None:
     """Scan a small decoder and check one headline claim of each paper, in two minutes.
 
-    The decoder is trained on the spot, so nothing is downloaded. All claims of the four papers: bulkedge reproduce.
+    The decoder is trained on the spot, so nothing is downloaded. bulkedge reproduce checks all claims.
     """
     from bulkedge.lab.gallery.run import reproduce
     from bulkedge.lab.studies.base import studies
@@ -333,7 +332,7 @@ def demo_command(folder: Path) -> None:
         chosen = [studies()[name].preset("quick") for name in HEADLINES]
         results = reproduce(chosen, folder, workers=None, watcher=RunReporter(head))  # type: ignore[arg-type]
     out.print(headlines_table(results))
-    click.echo(f"the page of the claims is {folder / 'index.html'}, that of the scan {folder / 'scan.html'}")
+    click.echo(f"claims: {folder / 'index.html'}, scan: {folder / 'scan.html'}")
     if any(claim.verdict == "fails" for result in results for claim in result.claims):
         sys.exit(1)
 
@@ -355,8 +354,8 @@ def headlines_table(results: list[Reproduction]) -> Table:
 
 
 @main.command("explore")
-@click.option("--port", default=8052, show_default=True, type=click.IntRange(0, 65535), help="Where to listen.")
-@click.option("--no-browser", is_flag=True, help="Only serve; do not open a browser.")
+@click.option("--port", default=8052, show_default=True, type=click.IntRange(0, 65535), help="Port to serve on.")
+@click.option("--no-browser", is_flag=True, help="Serve the page without opening a browser.")
 @click.option(
     "--export",
     "path",
@@ -364,9 +363,9 @@ def headlines_table(results: list[Reproduction]) -> Table:
     help="Write the course and the theory of all rooms into one HTML file that needs no server, and stop.",
 )
 def explore_command(port: int, path: Path | None, *, no_browser: bool) -> None:
-    """A course of six chapters, and rooms of theory and simulation, in a browser.
+    """Open the explorer in a browser: a course of six chapters, and rooms of theory and simulation.
 
-    The page is served on this machine alone and needs no network. If the port is taken, the next free one is used.
+    The page is served only on this machine and needs no network. If the port is taken, the next free one is used.
 
     bulkedge explore
     """

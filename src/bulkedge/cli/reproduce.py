@@ -44,21 +44,25 @@ COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 @click.option(
     "--out", "folder", default="out", show_default=True, type=click.Path(path_type=Path), help="Folder to write."
 )
-@click.option("--again", is_flag=True, help="Run also what the folder holds from the same code, parameters and seed.")
-@click.option("--workers", type=click.IntRange(1), help="Processes; 1 runs in this one. Default: one a core.")
-@click.option("--claims", "all_claims", is_flag=True, help="Print every claim, also of several studies.")
-@click.option("--power", is_flag=True, help="Print the smallest error that the claims of each paper's items detect.")
+@click.option(
+    "--again", is_flag=True, help="Run studies again even if the folder has them from the same code and seed."
+)
+@click.option("--workers", type=click.IntRange(1), help="Number of processes. Default: one per core.")
+@click.option("--claims", "all_claims", is_flag=True, help="Print every claim, also for several studies.")
+@click.option("--power", is_flag=True, help="Print the smallest error that the claims detect, item by item.")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims of these studies as JSON.")
 def reproduce_command(  # noqa: PLR0913
     name: str, *, paper: bool, folder: Path, all_claims: bool, power: bool, as_json: bool, **given: Any
 ) -> None:
-    """Run studies, write their data, figures and a page, and check their claims.
+    """Run studies, check their claims, and write their data, figures and a page.
 
-    NAME is a study, a paper, or nothing for all of them; with a study, its parameters are options too
-    (bulkedge reproduce laws/edge --help). One study prints all its claims. Several print a line each, and the claims
-    that do not hold; the page has all of them. What the folder holds already is kept, and the page shows all of it;
-    the same command goes on after an interruption. All claims are recorded as holding: exits with 1 if one fails, or
-    if a study raises, not if a claim is undecided.
+    NAME is a study or a paper; without NAME all studies run. The parameters of a study are options too: see
+    bulkedge reproduce laws/edge --help.
+
+    One study prints all its claims. Several studies print a line each, and the claims that do not hold; the page has
+    all claims. The folder keeps earlier results. After an interruption, the same command continues.
+
+    The exit code is 1 if a claim fails or a study raises an error. Undecided claims do not count as failures.
     """
     from bulkedge.lab.gallery import page
     from bulkedge.lab.studies.base import ready

@@ -90,7 +90,7 @@ def explain_errors(after_ctrl_c: str = "run the command again for the rest", *, 
         raise click.ClickException(f"{error}; what was finished before is kept" if kept else str(error)) from error
     except BrokenExecutor as error:
         raise click.ClickException(
-            f"a worker or the scheduler is gone, perhaps for want of memory ({error}); what was finished is kept: "
+            f"a worker or the scheduler stopped, perhaps because memory ran out ({error}); what was finished is kept: "
             "run the same command again, with fewer --workers"
         ) from error
     except KeyboardInterrupt:

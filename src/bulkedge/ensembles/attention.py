@@ -409,7 +409,7 @@ class SoftmaxAttention(Parametric, Ensemble):
 
     @takes(most=Integers(0, 10**6))
     def outliers(self, most: int = 10) -> list[PredictedOutlier]:
-        """Expected values beyond the bulk, largest first: the mean's, and those of single large entries.
+        """Expected values beyond the bulk, largest first: those of the mean, and those of single large entries.
 
         The m-th largest of entries is where their expected number beyond is ``m - 1/2``. With a mask the mean has many
         values, which the fluctuations of the rows move outwards

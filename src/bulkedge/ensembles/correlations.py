@@ -27,7 +27,7 @@ CORRELATION = SymmetricMatrix(unit_diagonal=True)
 
 
 def prefix_correlation(length: int, prefix: int, correlation: float) -> Real:
-    """The first ``prefix`` positions are correlated with each other, the rest with nothing (*recovery*, section 4).
+    """The first ``prefix`` positions are correlated with each other, the rest are independent (*recovery*, section 4).
 
     Parameters
     ----------

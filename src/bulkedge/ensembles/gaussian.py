@@ -62,21 +62,21 @@ class Wishart(Parametric, Ensemble):
     (2.22, 2.25)
     """
 
-    dim: int = parameter(SIZE, "dimension d")
+    dim: int = parameter(SIZE, "dimension D")
     samples: int = parameter(SIZE, "samples V")
     scale: float = parameter(VARIANCE, "variance of the noise", 1.0)
 
     def sample(self, rng: Any) -> Any:
-        """Draw ``scale Z'Z/V``, Z of shape (V, d) with independent standard Gaussian entries."""
+        """Draw ``scale Z'Z/N``, Z of shape (N, D) with independent standard Gaussian entries."""
         z = normal(rng, (self.samples, self.dim))
         return z.T @ z * (self.scale / self.samples)
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """All d eigenvalues of a draw, zeros included."""
+        """All D eigenvalues of a draw, zeros included."""
         return spectrum(self.sample(rng), kind="eigen")
 
     def law(self) -> Law:
-        """Marchenko-Pastur with ratio d/V."""
+        """Marchenko-Pastur with ratio D/N."""
         return MarchenkoPastur(self.dim / self.samples, self.scale)
 
 
@@ -91,8 +91,8 @@ class GaussianProduct(Parametric, Ensemble):
     (5.4, 5.5)
     """
 
-    dim: int = parameter(SIZE, "rows d of the product")
-    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6), most=30), "ratios d/N_i to the inner dimensions")
+    dim: int = parameter(SIZE, "rows D of the product")
+    ratios: tuple[float, ...] = parameter(Each(Interval(1e-6, 1e6), most=30), "ratios D/N_i to the inner dimensions")
     scale: float = parameter(VARIANCE, "mean squared singular value", 1.0)
 
     def _widths(self) -> list[int]:
@@ -105,7 +105,7 @@ class GaussianProduct(Parametric, Ensemble):
         return self.scale**0.5 * reduce(matmul, factors)
 
     def spectrum(self, rng: Any) -> Spectrum:
-        """Squared singular values, the d - N zero ones of a narrow product included."""
+        """Squared singular values, the D - N zero ones of a narrow product included."""
         matrix = self.sample(rng)
         return spectrum(matrix @ matrix.T, kind="eigen")
 

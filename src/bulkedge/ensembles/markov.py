@@ -152,7 +152,7 @@ class Pruned(NamedTuple):
 
 @takes(attention=MATRIX, edge=Interval(0, math.inf))
 def without_outliers(attention: Real, *, count: int | None = None, edge: float | None = None) -> Pruned:
-    """Project out the largest singular directions: so many, or all beyond an edge.
+    """Project out the largest singular directions: a given number of them, or all beyond an edge.
 
     Ours; *propagation* takes out one and leaves the others open.
 

@@ -63,7 +63,7 @@ class PooledMixture(Parametric, Ensemble):
     (0.995, [1.094, 0.486, 1])
     """
 
-    dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
+    dim: int = parameter(Integers(2, 10**6), "dimension D of the embeddings")
     sizes: tuple[int, ...] = parameter(Each(Integers(2, 10**8), most=100), "rows V_k of each class in the table")
     samples: int = parameter(Integers(2, 10**8), "sequences N")
     gram: Any = parameter(SymmetricMatrix(), "inner products of the class means")
@@ -152,7 +152,7 @@ class PooledMixture(Parametric, Ensemble):
     # -- simulation ----------------------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> Real:
-        """The pooled rows, N x d."""
+        """The pooled rows, N x D."""
         return self._draw(rng)[0]
 
     def spectrum(self, rng: np.random.Generator) -> Spectrum:
@@ -199,7 +199,7 @@ class PooledMixture(Parametric, Ensemble):
         return float(self.weights @ self.weights)
 
     def population_bulk(self) -> Law:
-        """``kappa Sigma * MP(d/V)``, free product: the noise given the table, with unlimited samples."""
+        """``kappa Sigma * MP(D/V)``, free product: the noise given the table, with unlimited samples."""
         return self._population
 
     @cached_property
@@ -218,10 +218,10 @@ class PooledMixture(Parametric, Ensemble):
     def spikes(self) -> list[ClassSpike]:
         """The K - 1 spikes between classes, largest first.
 
-        With Q the noise over kappa, ``G = tr (z - Q)**-1/d`` and ``tau = tr Sigma (z - Q)**-1/d``, an outlier is where
-        an eigenvalue of ``M(z) = alpha/kappa A (gram G + diag(d/V_k) tau) A'`` is one, ``A = sqrt(pi) (1 - 1 pi')``,
+        With Q the noise over kappa, ``G = tr (z - Q)**-1/D`` and ``tau = tr Sigma (z - Q)**-1/D``, an outlier is where
+        an eigenvalue of ``M(z) = alpha/kappa A (gram G + diag(D/V_k) tau) A'`` is one, ``A = sqrt(pi) (1 - 1 pi')``,
         because class means are ``mu_k`` plus noise of covariance ``Sigma/V_k``. Silverstein's equation gives ``tau =
-        psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = d/V``. The eigenvector q of M gives the squared length
+        psi/(1 + delta psi)`` with ``psi = z G - 1``, ``delta = D/V``. The eigenvector q of M gives the squared length
         within the span of the means, ``-alpha/kappa G**2 q'A gram A'q/q'M'q``. For means with loadings ``gram G`` is
         ``B = mu'(z - Q)**-1 mu = mu'(z - (1 + delta psi) Sigma)**-1 mu``, and ``G**2 gram`` is ``B gram**-1 B``.
         """

@@ -2,7 +2,7 @@
 
 A table has ``vocab`` rows ``e_v = s_v mu + z_v``, half of each class ``s_v = +-1``. A sequence has signs with
 correlation R along its positions, and at each position a token drawn from the class of its sign; the rows at its tokens
-are summed with weights w. With ``delta = d/V``, ``gamma = d/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
+are summed with weights w. With ``delta = D/V``, ``gamma = D/N``, ``alpha = w'Rw``, ``kappa = |w|**2`` the eigenvalues
 of ``Y'Y/N`` are a bulk ``kappa MP(delta) * MP(gamma)`` (free product) and a spike of strength ``omega`` along mu.
 
 The free product is for rows that mix many tokens. Where few positions have the weight, tokens repeat:
@@ -48,10 +48,10 @@ TABLE, NOISE = Choice(get_args(Table)), Choice(get_args(Noise))
 class PooledDraw(NamedTuple):
     """One draw of the model; the first half of the table's rows is the positive class."""
 
-    table: Real  # embeddings, V x d, centred if the model says so
+    table: Real  # embeddings, V x D, centred if the model says so
     signs: Real  # signs of the positions, N x L
     tokens: Any  # rows of the table that they took, N x L
-    rows: Real  # pooled sequences Y, N x d
+    rows: Real  # pooled sequences Y, N x D
     mean: Real  # the signal mu
 
 
@@ -99,7 +99,7 @@ class PooledSequences(Parametric, Ensemble):
     (0.995, 1.043)
     """
 
-    dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
+    dim: int = parameter(Integers(2, 10**6), "dimension D of the embeddings")
     vocab: int = parameter(Integers(4, 10**8), "rows V of the table, an even number")
     samples: int = parameter(Integers(2, 10**8), "sequences N")
     signal: float = parameter(Interval(0, 1e6), "length of mu")
@@ -120,12 +120,12 @@ class PooledSequences(Parametric, Ensemble):
 
     @property
     def vocab_ratio(self) -> float:
-        """``delta = d/V``."""
+        """``delta = D/V``."""
         return self.dim / self.vocab
 
     @property
     def sample_ratio(self) -> float:
-        """``gamma = d/N``."""
+        """``gamma = D/N``."""
         return self.dim / self.samples
 
     @property
@@ -140,7 +140,7 @@ class PooledSequences(Parametric, Ensemble):
 
     @property
     def repetition(self) -> float:
-        """How much repeated tokens matter: ``delta gamma**2/((delta + gamma) n)**2``, n positions that count.
+        """How much repeated tokens matter: ``delta gamma**2/((delta + gamma) n)**2``, n effective positions.
 
         The fourth free cumulant of the bulk exceeds that of ``kappa MP(delta) * MP(gamma)`` by this many squared
         variances, as two sequences may share a token at all four places where they meet. Beyond
@@ -163,7 +163,7 @@ class PooledSequences(Parametric, Ensemble):
     def draw(self, rng: np.random.Generator) -> PooledDraw:
         """Everything of one draw: table, signs, tokens, pooled rows and signal.
 
-        Pooling is a sparse N x V matrix times the table: the N x L x d array of embedded sequences is never made.
+        Pooling is a sparse N x V matrix times the table: the N x T x D array of embedded sequences is never made.
         """
         rng = numpy_generator(rng)
         mean = np.full(self.dim, self.signal / np.sqrt(self.dim))
@@ -187,7 +187,7 @@ class PooledSequences(Parametric, Ensemble):
         return table
 
     def sample(self, rng: np.random.Generator) -> Real:
-        """The pooled rows Y, N x d."""
+        """The pooled rows Y, N x D."""
         return self.draw(rng).rows
 
     def spectrum(self, rng: np.random.Generator) -> Spectrum:

@@ -234,7 +234,7 @@ class AttentionStack(Parametric, Ensemble):
         return np.eye(self.tokens, self.width)
 
     def layers(self, rng: np.random.Generator, repair: Repair | None = None) -> Iterator[StackLayer]:
-        """The signal, layer by layer; ``repair`` maps each attention matrix to another, in place of what gap says.
+        """The signal, layer by layer; ``repair`` maps each attention matrix to another, instead of ``gap``.
 
         Parameters
         ----------

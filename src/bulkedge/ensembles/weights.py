@@ -56,7 +56,7 @@ def earlier_positions(length: int) -> Any:
 
 
 def mean_weights(length: int) -> Real:
-    """Equal weights ``1/L``: mean pooling.
+    """Equal weights ``1/T``: mean pooling.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def causal_weights(length: int) -> Real:
 
 
 def causal_noise(length: int) -> float:
-    """``kappa`` of the causal weights: ``(2 L - 1 + H_{L-1})/L**2`` (*recovery*, Appendix H).
+    """``kappa`` of the causal weights: ``(2 T - 1 + H_{T-1})/T**2`` (*recovery*, Appendix H).
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def causal_signal(length: int, prefix: int, correlation: float) -> float:
 
 
 def optimal_weights(correlation: ArrayLike) -> Real:
-    """The weights that keep most signal for the noise: the top eigenvector of R, scaled to sum one.
+    """The weights with the best ratio of signal to noise: the top eigenvector of R, scaled to sum one.
 
     They reach ``alpha/kappa = lambda_max(R)`` (*recovery*, Theorem 5, equation 10). Where the top eigenvalue has
     several eigenvectors, those of least kappa: the projection of the constant vector on their span.

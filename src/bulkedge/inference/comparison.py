@@ -22,7 +22,7 @@ NODES, WEIGHTS = legendre.leggauss(8)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a measured spectrum lies beside a distribution.
+    """A measured spectrum compared with a distribution.
 
     >>> from bulkedge.laws import Semicircle
     >>> result = compare(Spectrum.of([-1.0, -0.2, 0.4, 1.2, 4.0], unit="eigenvalues"), Semicircle())

@@ -147,7 +147,7 @@ def free_deconvolve(values: ArrayLike, ratio: float, *, rng: int = 0) -> Populat
 
 
 def shrink_spectrum(values: ArrayLike, ratio: float) -> Real:
-    """Estimate what the population has along each eigenvector of a sample covariance.
+    """Estimate the variance of the population along each eigenvector of a sample covariance.
 
     Keep the eigenvectors of the sample and put these numbers in the place of its eigenvalues: the estimate of the
     covariance that has the least Frobenius error (Ledoit and Peche 2011). The population is fitted

@@ -49,7 +49,7 @@ to 0.1 (tests/limits/test_false_alarms.py, table in docs/nulls.md)."""
 
 
 class PValue(NamedTuple):
-    """Probability of a statistic as large under the null, and the draws behind it; None means a limit law.
+    """Probability of a statistic at least as large under the null, and its number of draws (None: a limit law).
 
     >>> from bulkedge.laws import MarchenkoPastur
     >>> value, draws = LawNull(MarchenkoPastur(0.5), size=100).p_value(Spectrum.of([1.0, 3.1], unit="values"))
@@ -219,7 +219,7 @@ class SimulatedNull(Null):
 
     @classmethod
     def of(cls, ensemble: Ensemble, draws: int = 19, rng: Any = 0) -> SimulatedNull:
-        """Draw from an ensemble; the same ensemble and seed are drawn once in a process.
+        """Draw from an ensemble; a process draws the same ensemble and seed only once.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ def _simulated_null(ensemble: Ensemble, draws: int, seed: int) -> SimulatedNull:
 
 
 def null_of(ensemble: Ensemble, size: int, draws: int = 19, rng: Any = 0) -> Null:
-    """The law of an ensemble as the null where its p-values are calibrated, and a simulation otherwise.
+    """The null of an ensemble: its law if the p-values are calibrated, and a simulation otherwise.
 
     Those of Gaussian matrices are (:class:`~bulkedge.ensembles.Wigner`, :class:`~bulkedge.ensembles.Wishart`,
     :class:`~bulkedge.ensembles.GaussianProduct`, :class:`~bulkedge.ensembles.GaussianSum`) where some sixteen values

@@ -374,7 +374,7 @@ class Law(Distribution):
     # -- spikes and shrinkage ------------------------------------------------------------------------------------------
 
     def spike(self, theta: ArrayLike) -> Spike:
-        """What ``theta u u'`` does to the eigenvalues of a symmetric matrix of this law, u any direction free of it.
+        """The outliers that ``theta u u'`` makes in a symmetric matrix of this law, for u free of the matrix.
 
         In every gap of the law, and beyond both of its ends, the outlier is where ``G(x) = 1/theta``, if there is such
         a point, and its squared overlap with u is ``-1/(theta**2 G'(x))`` (Benaych-Georges and Nadakuditi 2011;
@@ -431,7 +431,7 @@ class Law(Distribution):
     def singular_spike(
         self, strength: ArrayLike, ratio: float | None = None, unit: Unit | str | None = None
     ) -> SingularSpike:
-        """What a signal ``x u v'`` does to the singular values of a matrix of this law, u and v free of it.
+        """The outliers that ``x u v'`` makes in a matrix whose singular values have this law, for free u and v.
 
         Outliers are where ``phi(z) phi~(z) = 1/x**2``, with ``phi(z) = int z/(z**2 - t**2)`` over the singular values t
         of the rows and ``phi~ = ratio phi + (1 - ratio)/z`` over those of the columns (Benaych-Georges and Nadakuditi
@@ -515,7 +515,7 @@ class Law(Distribution):
         return shrink(self, values, loss, ratio)
 
     def shrink_sample(self, values: ArrayLike, ratio: float, loss: Loss = "frobenius") -> Any:
-        """The best estimates of population eigenvalues from those of a sample covariance, this law the population's.
+        """The best estimates of population eigenvalues from sample eigenvalues, if the population has this law.
 
         Parameters
         ----------

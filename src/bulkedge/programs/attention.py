@@ -74,7 +74,7 @@ class Attention(Parametric):
 
 @dataclass(frozen=True)
 class Perceptron(Parametric):
-    """``W_2 f(W_1 x)``, with a hidden layer some times as wide.
+    """``W_2 f(W_1 x)``, with a hidden layer several times as wide.
 
     >>> layer = trace(Perceptron("relu"), np.eye(2))
     >>> layer.limit(np.random.default_rng(0), draws=10_000).var(axis=0).round(1)
@@ -125,7 +125,7 @@ def inverse_norms(gram: Any) -> Any:
 
 @dataclass(frozen=True)
 class Block(Parametric):
-    """A transformer block: attention, then perhaps a perceptron, each perhaps with LayerNorm and a skip connection.
+    """A transformer block: attention, and optionally a perceptron, LayerNorm and skip connections.
 
     >>> block = trace(Block(perceptron=Perceptron(), norm="pre"), np.eye(2))
     >>> block.limit(np.random.default_rng(0), draws=10_000).var(axis=0).round(1)
@@ -208,7 +208,7 @@ def attention_layer(gram: Any, heads: int = 2, score_scaling: DotScaling = "sqrt
 
 @takes(block=FUNCTION)
 def stack(gram: Any, block: Callable[[Traced], Traced], depth: int) -> Program:
-    """Blocks one upon another; returns the kernels ``x_i · x_j / n`` after each of them, and the last vectors.
+    """A stack of blocks; returns the kernels ``x_i · x_j / n`` after each of them, and the last vectors.
 
     In the limit the kernels are a Markov chain: each is drawn given the one before.
 

@@ -162,7 +162,7 @@ def _directions(dim: int, count: int) -> Real:
 def estimate(
     distance: Distance, first: ArrayLike, second: ArrayLike, rng: np.random.Generator, resamples: int = 50
 ) -> Estimate:
-    """A distance with its bootstrap standard error: both sets are drawn again from themselves.
+    """A distance with its bootstrap standard error: both sets are resampled.
 
     Parameters
     ----------

@@ -234,7 +234,7 @@ TRACED, SHARE = Instance(Traced), Share()
 
 @takes(function=FUNCTION)
 def trace(function: Callable[[Traced], Traced | tuple[Traced, ...]], gram: Any) -> Program:
-    """The program that a function writes when it is called on inputs with this Gram matrix.
+    """Trace a function of inputs with this Gram matrix into a program.
 
     Parameters
     ----------

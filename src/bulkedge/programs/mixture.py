@@ -222,7 +222,7 @@ class HeadMixture(CoordinateLaw):
 
     @takes(head_dim=Interval(1, 10**6, infinity=True))
     def excess_kurtosis(self, head_dim: float = math.inf) -> float:
-        """``3 Var K/(E K)**2``: the number of heads divides it.
+        """``3 Var K/(E K)**2``, inversely proportional to the number of heads.
 
         With heads of ``head_dim`` dimensions it is known too, and exact at any width (ours). Scores of a position are
         Gaussian given its query, with variance times ``|q|**2/d``, and the values are seen through d dimensions, which

@@ -61,7 +61,7 @@ class Training(Parametric):
 
 
 class TrainingCurves(NamedTuple):
-    """What was found before each step and after the last."""
+    """The readings before each step and after the last."""
 
     loss: Real  # (draws, steps + 1)
     entropy: Real  # mean entropy of a row of attention in nats, (draws, steps + 1)
@@ -80,7 +80,7 @@ class _Forward(NamedTuple):
 def train(  # noqa: PLR0913, PLR0917
     inputs: ArrayLike, targets: ArrayLike, setup: Training, rng: Any, draws: int, width: int | None = None
 ) -> TrainingCurves:
-    """Train attention layers at infinite width, or at a width.
+    """Train attention layers at infinite width, or at a given width.
 
     Parameters
     ----------

@@ -217,7 +217,7 @@ class Isometry:
 
 @takes(stack=Instance(AttentionStack), of=WHOSE)
 def tradeoff(stack: AttentionStack, of: Whose = "kernel") -> Isometry:
-    """The trade-off of a gap-free stack.
+    """The trade-off between mean and variance of a gap-free stack.
 
     ``v = a + b`` for the kernel and ``(1 + a)(1 + c) - 1`` for the Jacobian: ``a = L`` for Markov attention, ``b = L
     T/d`` and ``c = L`` for Gaussian values, each zero for what is orthogonal. With more tokens than dimensions ``v =

@@ -100,7 +100,7 @@ def _given_common(tokens: int, own: float, shared: float) -> tuple[Real, Real, R
 @takes(beta=BETA, tokens=TOKENS)
 @lru_cache(maxsize=4096)
 def participation_variance(beta: float, tokens: int) -> float:
-    """Variance over rows of ``sum_j A_j**2``, T Gaussian scores in a row.
+    """Variance over rows of ``sum_j A_j**2``, for rows of T Gaussian scores.
 
     ``1/Z**4 = int s**3 e**(-s Z)/6 ds``, for the two kinds of terms ``A_j**4`` and ``A_j**2 A_k**2``.
 
@@ -130,7 +130,7 @@ def participation_variance(beta: float, tokens: int) -> float:
 
 
 class Overlaps(NamedTuple):
-    """Of a row with itself (its participation ratio), and of two rows, in the mean."""
+    """Mean overlap of a row with itself (its participation ratio), and of two rows."""
 
     same: float
     other: float
@@ -138,7 +138,7 @@ class Overlaps(NamedTuple):
 
 @takes(beta=BETA, tokens=Integers(2, 10**7))
 def overlaps(beta: float, tokens: int, similarity: float) -> Overlaps:
-    """Overlaps of rows of attention whose tokens have any two the same cosine.
+    """Overlaps of rows of attention if all pairs of tokens have the same cosine.
 
     Queries then have this cosine as their correlation; of the keys, what they have in common drops out of the softmax,
     so that scores vary by ``beta sqrt(1 - similarity)``. Interpolated in the similarity, in which both are analytic;

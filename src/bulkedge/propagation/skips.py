@@ -36,7 +36,7 @@ NODES = 24
 
 @dataclass(frozen=True)
 class SkipIsometry:
-    """What skip connections make of the singular values of a deep stack.
+    """The singular values of a deep stack with skip connections.
 
     Attributes
     ----------

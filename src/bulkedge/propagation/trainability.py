@@ -64,7 +64,7 @@ def freezing_beta(tokens: float) -> float:
 
 @dataclass(frozen=True)
 class Trainability(Parametric):
-    """An architecture, and which score scales beta of it carry a signal at initialisation.
+    """An architecture, and the score scales beta at which it carries a signal at initialisation.
 
     Rank has collapsed when the tokens have more than ``1 - share`` of the signal's power in common; entropy when beta
     is beyond :func:`freezing_beta`. Without the gap tokens stay distinct at any beta, but attention passes on a power

@@ -5,7 +5,7 @@ The paper leaves the accuracy open; docs/theory/classification.md, "Ridge classi
 A pooled row is ``a m + eta``: ``a = w.xi`` the pooled sign, m half the difference of the class means, and eta noise of
 covariance ``S = kappa C``, C the scatter within classes. With ``q = E[a y]``, y the label, and ``alpha = E[a**2]``, the
 ridge solution gives a test row the score ``t a + sigma g``, g Gaussian. With Q the resolvent at -ridge of the noise's
-sample covariance, of law ``kappa MP(delta) * MP(gamma)``, and ``tau = 1 - gamma + gamma ridge tr Q/d``, Q is equivalent
+sample covariance, of law ``kappa MP(delta) * MP(gamma)``, and ``tau = 1 - gamma + gamma ridge tr Q/D``, Q is equivalent
 to ``R = (tau S + ridge)**-1``, and ``Q S Q`` to ``R S R/(1 - x)`` with ``x = tau**2 tr(S R S R)/N``.
 
 The limit is that of samples, dim and vocab. Taking eta as Gaussian also needs weight on several positions: the sparse
@@ -44,7 +44,7 @@ LONGEST = 18  # longest sequence whose sign patterns are listed one by one
 
 
 class LabelledSigns(NamedTuple):
-    """The joint law of the signs of a sequence of L positions and its label, over m patterns.
+    """The joint law of the signs of a sequence of T positions and its label, over m patterns.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class LabelledSigns(NamedTuple):
 
 
 class LabelledSequences(NamedTuple):
-    """A draw: the centred table (V, d), the tokens of each sequence (sequences, L) and their labels (sequences,).
+    """A draw: the centred table (V, D), the tokens of each sequence (sequences, T) and their labels (sequences,).
 
     >>> model = RidgeClassifier(10, 20, 40, signal=1.0, ridge=0.1, population=prefix_majority(3, 1, 0.8))
     >>> model.sample(np.random.default_rng(0)).tokens.shape
@@ -129,7 +129,7 @@ class RidgeClassifier(Parametric):
     (0.66, 0.928)
     """
 
-    dim: int = parameter(Integers(2, 10**6), "dimension d of the embeddings")
+    dim: int = parameter(Integers(2, 10**6), "dimension D of the embeddings")
     vocab: int = parameter(Integers(4, 10**7), "rows V of the table, even")
     samples: int = parameter(Integers(2, 10**7), "training sequences N")
     signal: float = parameter(Interval(0, 1e3), "half the distance of the class means")
@@ -154,7 +154,7 @@ class RidgeClassifier(Parametric):
 
     @takes(rng=GENERATOR)
     def sample(self, rng: np.random.Generator, tests: int = 0) -> LabelledSequences:
-        """A centred table, and the training sequences followed by as many test sequences as asked for.
+        """A centred table, the training sequences, and then the given number of test sequences.
 
         Parameters
         ----------

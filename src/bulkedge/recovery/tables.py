@@ -45,7 +45,7 @@ GROUPS = 6  # sizes of rows that the elliptical law distinguishes
 
 
 class TableFit(NamedTuple):
-    """A law, and how the held-out rows lie beside it.
+    """A law, and its comparison with the held-out rows.
 
     >>> table = np.random.default_rng(0).standard_normal((200, 20))
     >>> round(table_spectrum(table, np.random.default_rng(1)).isotropic.law.edge, 2)

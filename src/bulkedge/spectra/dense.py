@@ -68,7 +68,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, values: ArrayLike, unit: Unit | str, rounding: float = 0.0) -> Spectrum:
-        """Values that are all of the spectrum, in any order, with equal weights.
+        """A spectrum from all of its values, in any order, with equal weights.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Spectrum:
         return replace(self, values=factor * self.values, rounding=factor * self.rounding)
 
     def padded(self) -> Spectrum:
-        """With the zeros that the larger of M'M and MM' has beyond the values of M."""
+        """The spectrum with the zeros that the larger of M'M and MM' has beyond the values of M."""
         if not self.kernel:
             return self
         share = self.kernel / (self.size + self.kernel)
@@ -243,7 +243,7 @@ def spectrum(  # noqa: PLR0913 - what to compute, and how well
     rng: Any = None,
     placed: float = 0.0,
 ) -> Any:
-    """All singular values of a matrix, or all eigenvalues of a symmetric one; of an operator their distribution.
+    """All singular values of a matrix, or all eigenvalues of a symmetric one; for an operator, their distribution.
 
     Parameters
     ----------

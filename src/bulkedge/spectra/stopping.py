@@ -1,4 +1,4 @@
-"""When an iteration stops: rules that are joined with ``|`` (either) and ``&`` (both)."""
+"""When an iteration stops: rules to combine with ``|`` (either) and ``&`` (both)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def Reached(tolerance: float, times: int = 2) -> Rule:  # noqa: N802  # a rule i
 
 
 def Placed(share: float) -> Rule:  # noqa: N802
-    """Stop when at least this share of the values is told apart; joined with ``Reached``, to the tolerance.
+    """Stop when at least this share of the values is placed; combine it with ``Reached`` to meet a tolerance too.
 
     Steps lower the value below which nothing is told apart: s of them resolve values down to about ``pi/(2 s)`` of the
     largest that is not known by itself.
@@ -98,7 +98,7 @@ def Placed(share: float) -> Rule:  # noqa: N802
 
 
 def MostSteps(steps: int) -> Rule:  # noqa: N802
-    """Stop after so many steps.
+    """Stop after this many steps.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def MostSteps(steps: int) -> Rule:  # noqa: N802
 
 
 def MostSeconds(seconds: float) -> Rule:  # noqa: N802
-    """Stop at the first checkpoint after so long a time; results then depend on the machine.
+    """Stop at the first checkpoint after this many seconds; results then depend on the machine.
 
     Parameters
     ----------

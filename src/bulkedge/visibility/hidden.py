@@ -16,7 +16,7 @@ HIDDEN = 9000.0
 
 
 def seen_keys(mask: Any) -> Any:
-    """Which keys a mask lets each row see, whatever its spelling.
+    """Which keys each row sees, whichever way the mask is written.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def _broadcasts(shape: Any, to: Any) -> bool:
 
 @takes(scores=Array(least=1), visible=Array(booleans=True), axis=Integers(-64, 63))
 def softmax(scores: Any, visible: Any = None, axis: int = -1) -> Any:
-    """``exp(scores)`` over its sum along an axis, on any backend; what the mask hides has weight zero.
+    """``exp(scores)`` over its sum along an axis, on any backend; hidden keys have weight zero.
 
     Parameters
     ----------

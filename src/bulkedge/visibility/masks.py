@@ -35,7 +35,7 @@ DENSE = 20_000  # rows or columns up to which a mask is written out as a matrix
 
 
 class Mask(ABC):
-    """Which keys each query attends to; every query sees one key at least.
+    """Which keys each query attends to; every query sees at least one key.
 
     >>> Mask.window(5, width=2).counts(), Mask.of([[True, False], [True, True]]).mean().tolist()
     (array([1, 2, 2, 2, 2]), [[1.0, 0.0], [0.5, 0.5]])

@@ -35,7 +35,7 @@ ITEM_VERDICTS = {
     "fails": ("fails", "fail"),
     "open": ("is open", "are open"),
 }
-"""What a referee would sign of an item, in singular and plural."""
+"""The verdict on an item, in singular and plural."""
 DRAWING = """import json
 import xarray
 from bulkedge.lab.studies.base import studies
@@ -150,7 +150,7 @@ class ItemRow:
 
     @property
     def verdict(self) -> str:
-        """What a referee would sign, one of ``ITEM_VERDICTS``."""
+        """The verdict, one of ``ITEM_VERDICTS``."""
         verdicts = [claim.verdict for _, claim in self.claims]
         if "fails" in verdicts or any(claim.verdict == "holds" for _, claim in self.against):
             return "fails"

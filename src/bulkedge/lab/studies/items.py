@@ -49,7 +49,7 @@ POOLED, LIMITS = "tests/ensembles/test_pooled.py", "tests/limits/test_width.py"
 EQUIVALENCE, PROPAGATION, RECOVERY = (
     f"tests/studies/test_{paper}.py" for paper in ("equivalence", "propagation", "recovery")
 )
-UNKNOWN = "the text that we have carries its number and not its statement"
+UNKNOWN = "our copy of the paper has its number, but not its statement"
 CLASS_MEANS = "class means of a finite table are means of noisy rows, which raises the outlier and lowers the alignment"
 SMALLER_ROOT = "the outlier is the smaller root of equation 7, where the text says the largest"
 
@@ -179,7 +179,7 @@ ITEMS: dict[str, tuple[Item, ...]] = {
         Item("Equation 43", "alpha of the causal weights in harmonic numbers."),
         Item("Appendix I", "Embedding tables are a few directions and noise of a covariance profile."),
         Item("Figure 7(a)", "The spectrum of a trained embedding table: a bulk and outliers."),
-        Item("Figure 7(b)", "The bulk beside Silverstein's law."),
+        Item("Figure 7(b)", "The bulk compared with Silverstein's law."),
         Item(
             "Appendix J",
             "Learned weights: softmax of logits, ridge in closed form, gradient by the envelope theorem.",
@@ -204,7 +204,7 @@ ITEMS: dict[str, tuple[Item, ...]] = {
         Item("Scaling 1/n", "with scores over n instead of its root attention is uniform and the output Gaussian"),
         Item("Infinitely many heads", "as heads are added the output approaches a Gaussian"),
         Item("Tail risk", "who assumes a Gaussian misjudges the probability of extreme activations"),
-        Item("Appendix B.2", "heads that are narrow beside the width: what their dimension changes"),
+        Item("Appendix B.2", "heads that are narrow compared with the width: what their dimension changes"),
         Item(
             "Other activations",
             "whether the limit needs the clip that the paper's experiments use",

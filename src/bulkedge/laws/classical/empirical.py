@@ -26,7 +26,7 @@ from bulkedge.support.errors import DomainError
 
 @dataclass(frozen=True, eq=False, init=False)
 class EmpiricalLaw(Law):
-    """Weighted atoms.
+    """The law of a list of values: a weighted atom at each.
 
     Laws with the same distinct values and the same normalised weights are equal and hash alike, however they were
     given; ``values`` (increasing) and ``weights`` are read-only arrays.

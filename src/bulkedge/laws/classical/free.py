@@ -29,7 +29,7 @@ LAW = Instance(Law)
 
 
 def free_add(mu: Law, nu: Law) -> Law:
-    """Free additive convolution: the eigenvalues of A + U B U' for laws mu of A and nu of B and U a Haar rotation.
+    """Free additive convolution: the law of A + U B U', for A of law mu, B of law nu and a random rotation U.
 
     Parameters
     ----------

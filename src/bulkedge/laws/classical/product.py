@@ -55,7 +55,7 @@ MOST_HARD = 7
 
 @dataclass(frozen=True)
 class MarchenkoPastur(Parametric, Law):
-    """Marchenko-Pastur law: eigenvalues of ``scale Z'Z/V``, Z a V x d matrix of unit-variance entries, ``ratio = d/V``.
+    """Marchenko-Pastur law: eigenvalues of ``scale Z'Z/N``, Z an N x D matrix of variance one, ``ratio = D/N``.
 
     An atom of mass ``1 - 1/ratio`` sits at zero when ratio > 1. S-transform ``1/(scale (1 + ratio u))`` (*recovery*,
     Theorem 1).
@@ -65,9 +65,9 @@ class MarchenkoPastur(Parametric, Law):
     """
 
     unit = Unit.EIGEN
-    matrix = "Z'Z/V, Z of V x d i.i.d. entries, d/V = ratio"
+    matrix = "Z'Z/N, Z of N x D i.i.d. entries, D/N = ratio"
 
-    ratio: float = parameter(RATIO, "dimension over samples, d/V")
+    ratio: float = parameter(RATIO, "dimension over samples, D/N")
     scale: float = parameter(SCALE, "mean of the law", 1.0)
 
     @property

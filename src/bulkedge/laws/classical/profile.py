@@ -26,7 +26,7 @@ from bulkedge.support.errors import DomainError
 
 @dataclass(frozen=True)
 class ProfileLaw(Parametric, Law):
-    """Squared singular values of a square matrix with independent entries, the variance constant on each block.
+    """Squared singular values of a square matrix with independent entries, whose variance is constant on each block.
 
     An entry in row block i and column block j has variance ``variances[i][j]/T`` for T rows; the blocks take the given
     shares of rows and columns (equal ones by default). The diagonals of the resolvent solve ``g_i = 1/(z - sum_j c_j

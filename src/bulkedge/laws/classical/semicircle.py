@@ -95,7 +95,7 @@ class QuarterCircle(Parametric, Law):
 
 @dataclass(frozen=True)
 class SumLaw(Parametric, Law):
-    """Symmetrised singular-value law of ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, P_k and Q_k Gaussian T x N_k.
+    """Symmetrised law of the singular values of ``sum_k b_k P_k Q_k'/sqrt(T N_k)``, for Gaussian T x N_k factors.
 
     The rank ratios are ``N_k/T``. ``R(w) = sum_k b_k**2 w/(1 - b_k**2 w**2/ratios[k])``; an infinite ratio is a full
     Gaussian matrix ``b W/sqrt(T)`` (docs/theory/transforms.md, "Sum laws"). ``squared()`` is the law of the squared

@@ -63,7 +63,7 @@ class Outlier:
 
 @dataclass(frozen=True)
 class Spike:
-    """What a perturbation of rank one does to a spectrum; arrays where the strength was an array.
+    """The outliers that a rank-one perturbation makes; fields are arrays if the strength was an array.
 
     Attributes
     ----------

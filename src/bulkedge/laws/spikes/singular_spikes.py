@@ -83,7 +83,7 @@ class SingularOutlier:
 
 @dataclass(frozen=True)
 class SingularSpike:
-    """What a signal of rank one does to the singular values of a matrix; arrays where the strength was an array.
+    """The outlying singular values that a rank-one signal makes; fields are arrays if the strength was an array.
 
     >>> from bulkedge.laws import MarchenkoPastur
     >>> spike = singular_spike(MarchenkoPastur(0.5), 2.0, ratio=0.5)

@@ -35,7 +35,7 @@ def as_operator(operator: Any) -> tuple[Operator, int]:
 
 
 class MatrixOperator(Operator):
-    """A matrix, or a batch of them, that is written out.
+    """A matrix, or a batch of matrices, as an operator.
 
     >>> import numpy as np
     >>> MatrixOperator(np.diag([1.0, 2.0])) @ np.ones(2)

@@ -34,7 +34,7 @@ BLOCK = 1024  # rows of a mask without structure that are multiplied at a time
 
 
 class AttentionOperator(Operator):
-    """The attention matrix of a head, or of a batch of heads, that is never formed.
+    """The attention matrix of a head, or of a batch of heads, without forming it.
 
     >>> q, k = np.random.default_rng(0).standard_normal((2, 50, 16))
     >>> (AttentionOperator(q, k, mask="causal") @ np.eye(50)[0])[:2].round(2)
@@ -83,7 +83,7 @@ class AttentionOperator(Operator):
         _check_scores(self._products)
 
     def centred(self) -> Operator:
-        """``A - C``, less the mean matrix of the mask: what attention is less the matrix it would be without scores.
+        """``A - C``: attention minus the mean matrix of its mask, which is attention without scores.
 
         Times ``sqrt(keys)`` it is the matrix of the laws of attention. The mean is subtracted by sums.
         """

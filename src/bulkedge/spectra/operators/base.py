@@ -65,7 +65,7 @@ class Operator(ABC):
 
     @takes(left=FLAG)
     def leading(self, *, left: bool = False) -> Polynomials | None:  # noqa: ARG002  # operators that know more use it
-        """Directions that are thought to hold the singular vectors of the largest values, as far as they are known.
+        """Directions that should contain the singular vectors of the largest values, as far as they are known.
 
         No product is spent on them, and nothing is promised: they are where to look first.
 

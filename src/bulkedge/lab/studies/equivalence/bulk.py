@@ -215,7 +215,7 @@ class EquivalenceBulk(Study):
         measured, shift = self._shares(data, "attention", law)
         at = data.level_x.values
         number = share([finite.cdf(at)] * 2, law.cdf(at), MarchenkoPastur(1.0, law.mean()).cdf(at)).value
-        text = "attention: share of Marchenko-Pastur beside the paper's law, whose limit is 0, at this size"
+        text = "attention: share of Marchenko-Pastur in a mixture with the paper's law, whose limit is 0, at this size"
         place = "equivalence: Theorem 3.2, Figure 1"
         rival = "the paper's law holds at this size", 0.0
         yield Claim(text, place, measured, number, rival, finite_size=shift, reason=order)

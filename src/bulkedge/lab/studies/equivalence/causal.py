@@ -28,7 +28,7 @@ LEVELS = np.array([0.15, 0.3, 0.5, 0.7, 0.9])
 
 @dataclass(frozen=True)
 class EquivalenceCausal(Study):
-    """The bulk of causal attention beside the law of independent scores and that of real heads, and its mean's values.
+    """Causal attention follows the law of causal heads, not that of independent scores; its mean makes outliers.
 
     The law of independent scores holds where the head dimension exceeds the tokens; at the size of real heads the
     scores have low rank, which the distribution of causal heads knows. The mean is the Cesaro matrix, whose singular

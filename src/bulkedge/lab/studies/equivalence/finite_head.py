@@ -90,7 +90,7 @@ class EquivalenceFiniteHead(Study):
             )
         gain = data.proportional - data.finite_head
         for dim in self.head_dims:
-            text = f"distance to the proportional law less that to the finite-head law, head dimension {dim}"
+            text = f"distance to the proportional law minus that to the finite-head law, head dimension {dim}"
             yield sign(text, "ours", gain.sel(head_dim=dim), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:

@@ -132,7 +132,7 @@ class EquivalenceInputs(Study):
             rival = "that to the law of orthonormal tokens", float(one.without.mean())
             one_sided = "the law states how accurate it is; how far below that it is, no theory here says"
             yield Claim(text, place, average(one.with_gram), ACCURACY, rival, relation="<=", one_sided=one_sided)
-            text = f"{kind}: distance to the law of orthonormal tokens less that to the law of the inputs"
+            text = f"{kind}: distance to the law of orthonormal tokens minus that to the law of the inputs"
             yield sign(text, place, gain, "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:

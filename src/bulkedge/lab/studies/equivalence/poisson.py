@@ -50,7 +50,7 @@ STREAMS, SOBOL = 3, 0.0025
 
 @dataclass(frozen=True)
 class EquivalencePoisson(Study):
-    """Squared singular values of attention at very large beta gather at integers, as the Poisson law has them.
+    """At very large beta the squared singular values of attention gather at integers and follow the Poisson law.
 
     What is left between the integers falls as one over beta.
     """

@@ -25,7 +25,7 @@ NODES, SIZES, HERMITE = 400, 12, 80
 
 @dataclass(frozen=True)
 class EquivalenceTaylor(Study):
-    """The Taylor degree with an error of ``d**(-1/2)`` grows with d and with beta, as the largest score says.
+    """The Taylor degree with an error of ``d**(-1/2)`` grows with d and with beta, as the largest score predicts.
 
     The error is the operator norm of ``(f(S) - Q(S))/sqrt(d)``, with ``f(x) = exp(beta x - beta**2/2) - 1`` and Q its
     centred Taylor polynomial. It is made by the single largest score.

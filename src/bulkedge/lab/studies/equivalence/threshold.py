@@ -29,7 +29,7 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class EquivalenceThreshold(Study):
-    """The beta beyond which the linear model predicts twice the bulk that is there grows like the root of log T.
+    """Beyond a beta that grows like the root of log T, the linear model predicts more than twice the true bulk.
 
     Two thresholds: of the mean of the squared singular values, which the linear model says to be ``exp(beta**2) - 1``,
     and of the second one, which it says to be at the edge. The first needs rows only, and those of attention given

@@ -89,7 +89,7 @@ class EquivalenceWindows(Study):
                 yield follows(text, "ours", one.mass, LEVELS, rival, left_out, reason)
         for name in RIVALS:
             gain = data.distance.sel(law=name) - data.distance.sel(law="windows")
-            yield sign(f"distance to {name} less that to the law of windows", "ours", gain.mean("beta"), "no nearer")
+            yield sign(f"distance to {name} minus that to the law of windows", "ours", gain.mean("beta"), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, grid = panels(1, 2, height=2.8)

@@ -89,7 +89,7 @@ class HeadsLongContext(Study):
         predicted = data.predicted_beyond.sel(law=LAWS[0])
         rival = "the proportional law", data.predicted_beyond.sel(law=LAWS[1])
         yield Claim(text, "ours", data.beyond, predicted, rival, finite_size=float(data.moved), reason=reason)
-        text = "distance to the proportional law less that to the finite-head law"
+        text = "distance to the proportional law minus that to the finite-head law"
         yield sign(text, "ours", data.ks.sel(law=LAWS[1]) - data.ks.sel(law=LAWS[0]), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:

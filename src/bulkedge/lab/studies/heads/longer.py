@@ -46,7 +46,7 @@ TITLES = {"told": "names that were told: one key to find", "stranger": "stranger
 
 @dataclass(frozen=True)
 class HeadsLonger(Study):
-    """A longer context costs a decoder what it looked up by content, and factors on the scores win part of it back.
+    """A longer context costs a decoder what it looks up by content; multiplying its scores wins part of it back.
 
     Half of the tokens of a sequence say the value of a name, each of its own; the others ask for one: of a name that
     was told, which one key in all the context answers, or of a stranger, for which the frequent values are the best
@@ -106,14 +106,14 @@ class HeadsLonger(Study):
         known = loss.sel(question="told", position=self.context, reading=READINGS[0])
         plain, best = told.sel(reading=READINGS[0]), READINGS[-1]
         names, ends = "loss of told names", "at the end of the longer context"
-        own = "less that at the end of the decoders' own without a factor"
+        own = "minus that at the end of the decoders' own without a factor"
         yield _sign(f"{names} {ends} without a factor, {own}", plain - known, ">=", "it costs nothing")
         yield _sign(f"{names} {ends} with {best}, {own}", told.sel(reading=best) - known, ">=", "all is won back")
         inside = loss.sel(question="told", position=self.context)
         for each in READINGS[1:]:
             won, lost = (both.sel(reading=each) - both.sel(reading=READINGS[0]) for both in (told, stranger))
             beyond = won - (inside.sel(reading=each) - known)
-            change = f"{each}, less no factor"
+            change = f"{each}, minus that without a factor"
             yield _sign(f"{names} {ends}: {change}", won, "<=", "no help")
             yield _sign(f"{names} {ends}, more than in their own: {change}", beyond, "<=", "heads are as flat there")
             yield _sign(f"loss of strangers {ends}: {change}", lost, ">=", "no harm")

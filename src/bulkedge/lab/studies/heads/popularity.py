@@ -77,10 +77,13 @@ class HeadsPopularity(Study):
         channel, limit, rival = (data.sel(formula=each) for each in FORMULAS)
         factors = np.abs(rival.factor) - np.abs(channel.factor)
         pairs = [
-            ("total variation of expected attention less that of the channel", rival.variation - channel.variation),
-            ("total variation of the channel for many tokens less that for these", limit.variation - channel.variation),
+            ("total variation of expected attention minus that of the channel", rival.variation - channel.variation),
             (
-                "correlation of logarithms with the channel less that with expected attention, after Fisher",
+                "total variation of the channel for many tokens minus that for these",
+                limit.variation - channel.variation,
+            ),
+            (
+                "correlation of logarithms with the channel minus that with expected attention, after Fisher",
                 np.arctanh(channel.correlation) - np.arctanh(rival.correlation),
             ),
             ("popular keys: by how many more factors of two expected attention misses them", factors),

@@ -34,7 +34,7 @@ ENDS = slice(1, -1)
 
 @dataclass(frozen=True)
 class HeadsScan(Study):
-    """A scan takes heads with random weights for what they are, and tells trained heads from them.
+    """In a scan heads with random weights look random, and trained heads differ significantly from them.
 
     The p-values of heads with random weights are spread evenly, and those of the default decoder after training are
     not. For a model of your own there is nothing before training: ``starts`` and ``steps`` do not count, and the claims

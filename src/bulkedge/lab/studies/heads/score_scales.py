@@ -158,7 +158,7 @@ def _helped(loss: xr.DataArray) -> Claims:
     if not learnt.any():
         return
     twice = loss.isel(context=1, decoder=np.flatnonzero(learnt))
-    text = "loss of these decoders at twice their context: factors that keep participation, less no factor"
+    text = "loss of these decoders at twice their context: factors that keep participation, minus that without a factor"
     yield sign(text, "ours", twice.sel(reading=READINGS[2]) - twice.sel(reading=READINGS[0]), "no help", "<=")
 
 

@@ -35,7 +35,7 @@ LOOK = {
 
 @dataclass(frozen=True)
 class HeadsShrinkage(Study):
-    """Loss of estimates of a rank-one signal in noise, over that of the best multiple of the observed vectors.
+    """Loss of estimates of a rank-one signal in noise, relative to the best multiple of the observed vectors.
 
     The noise is white, or that of attention without its mean. The shrinkage that knows the law of the noise does as
     well as the oracle, which knows the signal; keeping the singular value as observed (truncation) does not. That for

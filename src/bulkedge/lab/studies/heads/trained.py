@@ -55,7 +55,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class HeadsTrained(Study):
-    """The spectra of trained heads follow from functions of their queries and keys, words in their places.
+    """The spectra of trained heads follow from functions of their queries and keys, with words in place.
 
     Heads of MiniLM read the openings of two books. Words that come more than once are taken as one token with a
     multiplicity; the values are those of the attention between words. Beside the channel law are that of the same words

@@ -26,7 +26,7 @@ WAYS = ("low", "middle", "high", "high, QK-norm")
 
 @dataclass(frozen=True)
 class HeadsWatch(Study):
-    """Scores of runs at a rate that is too high run away in the first fifth, and those of healthy runs do not.
+    """If the learning rate is too high, scores run away in the first fifth of a run; in healthy runs they do not.
 
     A decoder of three layers and four heads learns letters, with Adam at three rates and without QK-norm, and at the
     highest rate with it. Spreads of scores are read by :func:`bulkedge.watch`. Its alarm of a runaway is raised when

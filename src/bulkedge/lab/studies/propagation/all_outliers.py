@@ -97,7 +97,7 @@ class PropagationAllOutliers(Study):
         yield sign(text, "propagation: Proposition 5, Figure 2", by_mean, "no gain")
         text = "the same, gained by removing all beyond the edge instead of the mean alone"
         yield sign(text, OPEN, by_rest, "no gain")
-        text = "the first gain less the second: the mean is most of the matter"
+        text = "the first gain minus the second: the mean matters most"
         yield sign(text, OPEN, by_mean - by_rest, "as much again")
 
     def _first(self, data: xr.Dataset) -> Claims:

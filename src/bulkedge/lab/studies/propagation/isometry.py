@@ -37,7 +37,7 @@ class LinearLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class PropagationIsometry(Study):
-    """With skip connections and branches of total power c the squared singular values have the variance 2c.
+    """With skip connections and branches of total power c, the squared singular values have the variance 2c.
 
     That holds at any depth, where without skips it is ``l (l + 2)``. Their law is free log-normal. Causal attention
     adds what tokens that many others see are amplified by, LayerNorm in front of the branches makes the power its

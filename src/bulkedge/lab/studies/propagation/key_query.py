@@ -31,7 +31,7 @@ RAGGED = 0.33
 
 @dataclass(frozen=True)
 class PropagationKeyQuery(Study):
-    """Key-query attention of the first layer beside random Markov matrices: far apart unless d is far above T.
+    """Key-query attention of the first layer differs from random Markov matrices unless d is far above T.
 
     Scores of one query, or of one key, are independent; all of them are a matrix of rank d. *propagation*, Proposition
     1, takes them as independent, and then the bulk is a quarter circle. *equivalence*, Theorem 3.2, has its law at d/T

@@ -29,7 +29,7 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class PropagationOutliers(Study):
-    """Key-query attention in deeper layers: with the gap one more outlier, without it none, but a wider bulk.
+    """Key-query attention in deeper layers: one more outlier with the gap; without the gap none, but a wider bulk.
 
     After a layer with the gap, tokens share a direction. Queries along it weigh the keys alike in every row, ``A`` is
     about ``u w'`` with w not constant, and ``A - uu'`` keeps an outlier of size ``sqrt(T (exp(beta**2 c (1 - c)) -
@@ -131,7 +131,7 @@ class PropagationOutliers(Study):
             if layer <= self.depth:
                 yield self._bulk(removed.sel(layer=layer))
         if self.depth > 2:
-            text = "gap removed: distance to the law of these tokens in layer 3 less that in layer 2"
+            text = "gap removed: distance to the law of these tokens in layer 3 minus that in layer 2"
             measured = removed.distance.sel(layer=3) - second.distance
             yield sign(text, "propagation: Figure 7; ours", measured, "the law is as near as in layer 2")
         whole, half = (

@@ -71,7 +71,7 @@ class PropagationPlateau(Study):
         areas = np.stack([area.sel(attention=a, gap=g) for a, g in product(ATTENTIONS, setting.GAPS)], axis=1)
         text = "Xavier: log of the steps half way from no output to equal tokens, without the gap over with it"
         yield sign(text, PLACE, delay.sel(attention="xavier"), "no plateau")
-        text = "the same for Xavier less that for scores of deviation one"
+        text = "the same for Xavier minus that for scores of deviation one"
         measured = delay.sel(attention="xavier") - delay.sel(attention="key-query")
         yield sign(text, PLACE, measured, "a plateau at any scale of the scores")
         yield Claim(

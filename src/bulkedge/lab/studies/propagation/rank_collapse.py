@@ -197,7 +197,7 @@ class PropagationRankCollapse(Study):
         value, error = self._less((one.log_excess - np.log(one.predicted)).values, one.log_error.values)
         text = f"log of (stable rank - 1) over its prediction after {layer} at T = {size}, {LESS}"
         measured = Estimate(value, error, float(one["count"][-1]) - 1)
-        rival = "equal eigenvalues beside the first", -float(np.log(1 + 2 * layer))
+        rival = "equal eigenvalues after the first", -float(np.log(1 + 2 * layer))
         return Claim(text, "propagation: Proposition 3; ours", measured, 0.0, rival)
 
     def _free(self, one: xr.Dataset) -> Claim:

@@ -22,7 +22,7 @@ SCALINGS: tuple[Literal["plain", "rescaled"], ...] = ("plain", "rescaled")
 
 @dataclass(frozen=True)
 class PropagationScaling(Study):
-    """Beside a plain skip connection attention weighs 1/sqrt(T); with values rescaled by sqrt(d) it holds its own.
+    """With a plain skip connection attention has weight 1/sqrt(T); with values rescaled by sqrt(d), of order one.
 
     Also: how the size of the kernel changes with depth for three variances of the values, and how Xavier's scaling of
     queries and keys leaves nothing of attention once its gap is removed.
@@ -112,7 +112,7 @@ class PropagationScaling(Study):
         if one.gap.item() == "removed":
             other = ("as with the gap", float(one.with_gap) ** 2)
         else:
-            other = ("equal weights", 1.0) if scaling == "plain" else ("1/T, as beside a plain skip", 1 / size)
+            other = ("equal weights", 1.0) if scaling == "plain" else ("1/T, as with a plain skip", 1 / size)
         text = f"{scaling} skip, gap {one.gap.item()}: squared weight of attention at T = {size}"
         return Claim(text, "propagation: Scaling discussion", one.branch**2, float(one.predicted_branch) ** 2, other)
 

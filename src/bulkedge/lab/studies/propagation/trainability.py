@@ -36,7 +36,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class PropagationTrainability(Study):
-    """Score scale, skip and depth: where tokens stay distinct, and where attention freezes on one token.
+    """Which score scales, skips and depths keep tokens distinct, and where attention freezes on one token.
 
     The predicted share of the signal that tokens do not have in common, and the predicted entropy, stand beside
     simulation at every point of the map: attention with independent scores, for which the theory is exact at any size,

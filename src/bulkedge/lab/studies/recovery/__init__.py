@@ -34,14 +34,14 @@ RIVAL: Any = {"color": "0.45", "ls": ":", "lw": 1.2}
 """How a rival is drawn."""
 SIGNAL = r"signal $|\mu|$"
 SYMBOLS = {
-    "dim": "d",
+    "dim": "D",
     "vocab": "V",
     "samples": "N",
     "vocab_ratio": r"\delta",
     "sample_ratio": r"\gamma",
     "signal": r"|\mu|",
     "score_scale": r"\tau",
-    "length": "L",
+    "length": "T",
     "prefix": "p",
     "correlation": "r",
     "tests": r"N_{\mathrm{test}}",

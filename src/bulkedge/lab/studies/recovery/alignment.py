@@ -93,7 +93,7 @@ class RecoveryAlignment(Study):
             gain, predicted = (
                 clear[each].sel(weighting=better) - clear[each].sel(weighting=worse) for each in ("limit", "predicted")
             )
-            text = f"{name}: alignment of {better} weights less that of {worse} weights"
+            text = f"{name}: alignment of {better} weights minus that of {worse} weights"
             yield Claim(text, f"recovery: Theorem 5, {PANELS[name]}", gain, predicted, ("no gain", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:

@@ -22,7 +22,7 @@ SHOWN = ("mean", "causal")
 
 @dataclass(frozen=True)
 class RecoveryBulk(Study):
-    """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and part it from the outlier.
+    """Eigenvalues of the covariance of pooled sequences: causal weights widen the bulk and separate the outlier.
 
     The rival of the bulk is the Marchenko-Pastur law of the same mean and variance. Where the bulk ends is seen
     without a signal, in a table whose class means are exact. Sequences are long enough that tokens hardly repeat: with
@@ -128,7 +128,7 @@ class RecoveryBulk(Study):
             - data[name].sel(weighting="mean") / data.edge.sel(weighting="mean")
             for name in ("limit", "outlier", "rival_outlier")
         )
-        text = "outlier over edge, causal less mean weights"
+        text = "outlier over edge, causal minus mean weights"
         yield Claim(text, "recovery: Figure 3", parted, predicted, ("no gain", 0.0 * rival))
 
     def figure(self, data: xr.Dataset) -> Figure:

@@ -108,7 +108,7 @@ class RecoveryClassification(Study):
         gain, predicted = (
             data[name].sel(weighting=better) - data[name].sel(weighting=worse) for name in ("limit", "predicted")
         )
-        text = f"signal {float(data.signal):.3g}: accuracy of {better} less that of {worse} pooling"
+        text = f"signal {float(data.signal):.3g}: accuracy of {better} minus that of {worse} pooling"
         return Claim(text, "recovery: Figure 6", gain, predicted, ("no difference", 0.0))
 
     def figure(self, data: xr.Dataset) -> Figure:

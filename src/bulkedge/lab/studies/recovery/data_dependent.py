@@ -35,15 +35,15 @@ HIDDEN = "the signal is below the threshold: no outlier leaves the bulk. Take a 
 
 @dataclass(frozen=True)
 class RecoveryDataDependent(Study):
-    """Outlier and alignment of self-attention with scores ``tau x_t.x_s/sqrt(d)``, less those of harmonic weights.
+    """Outlier and alignment of self-attention with scores ``tau x_t.x_s/sqrt(D)``, minus those of harmonic weights.
 
     Weights then differ from sequence to sequence. The theory knows none of those that were drawn: its scores are
-    independent Gaussians and the product of two tokens along the signal, which is of order 1/sqrt(d) and half of the
+    independent Gaussians and the product of two tokens along the signal, which is of order 1/sqrt(D) and half of the
     outlier's shift at these dimensions. The noise is taken as independent of the weights, as a cavity argument would.
     Averaged over the rows of attention the weights move little, so that the difference to harmonic weights on the same
     sequences is shown.
     Quantities are off by order ``d**(-1/2)``: a quarter of the dimension is drawn too. The vocabulary is large, because
-    a token that occurs twice has a score of order ``sqrt(d)`` with itself.
+    a token that occurs twice has a score of order ``sqrt(D)`` with itself.
     """
 
     dim: int = parameter(Integers(40, 2000), "dimension of the embeddings; a quarter of it is drawn too", 240, ours=480)
@@ -89,14 +89,14 @@ class RecoveryDataDependent(Study):
         """The noise that is kept, and outlier and overlap beside those of harmonic weights."""
         for tau in self.score_scales:
             one = data.sel(score_scale=tau)
-            text = f"tau = {tau:g}: mean of |w|**2, beside that of Gaussian scores"
+            text = f"tau = {tau:g}: mean of |w|**2, compared with that of Gaussian scores"
             rival = "the harmonic weights", data.harmonic
             yield Claim(text, PLACE, one.limit_noise, Estimate.of(one.theory_noise), rival)
         last, where = data.isel(score_scale=-1), f"tau = {self.score_scales[-1]:g}"
-        text = f"{where}: outlier less that of harmonic weights, beside Gaussian scores with the signal"
+        text = f"{where}: outlier minus that of harmonic weights, compared with Gaussian scores with the signal"
         rival = "the harmonic weights", 0.0
         yield Claim(text, PLACE, last.limit_location, Estimate.of(last.theory_location), rival)
-        text = f"{where}: squared overlap with the signal, beside Gaussian scores with the signal"
+        text = f"{where}: squared overlap with the signal, compared with Gaussian scores with the signal"
         harmonic, mean = data.alignment.values.tolist()
         shift = Estimate.of(last.theory_overlap)
         predicted = shift._replace(value=harmonic + shift.value)
@@ -128,7 +128,7 @@ def _theory(model: PooledSequences, score_scale: float, rng: np.random.Generator
 
     A token is ``z`` along the half difference m of the class means, its sign times |m| and noise, and its score with
     another is their product over the root of d, besides noise. Tokens of one sign attract each other, which adds
-    ``|m|**2/sqrt(d)`` to their scores. Shifts are measured from those of harmonic weights on the same tokens.
+    ``|m|**2/sqrt(D)`` to their scores. Shifts are measured from those of harmonic weights on the same tokens.
     """
     square, seen = model.signal**2 + model.vocab_ratio, earlier_positions(LENGTH)
     found = []

@@ -24,7 +24,7 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class RecoveryEmbeddings(Study):
-    """Eigenvalues of rows of an embedding table that the laws have not seen, beside three laws.
+    """Eigenvalues of held-out rows of an embedding table, compared with three laws.
 
     Marchenko-Pastur, Silverstein's law of the covariance profile, and the law that also knows the lengths of the rows.
     Of the tables asked for, those whose packages are installed are measured; the dataset names the others.
@@ -98,7 +98,7 @@ class RecoveryEmbeddings(Study):
             one = data.sel(table=name)
             yield self._nearer(one, name, "isotropic", "profiled", "recovery: Appendix I, Figure 7(b)")
             if name == "gaussian":
-                text = "synthetic gaussian: distance to Silverstein's law, its profile from other rows, less chance's"
+                text = "synthetic gaussian: distance to Silverstein's law, its profile from other rows, minus chance"
                 measured = one.ks.sel(law="profiled") - one.control
                 rival = "isotropic noise", (one.ks.sel(law="isotropic") - one.control).mean()
                 reason = (
@@ -120,7 +120,7 @@ class RecoveryEmbeddings(Study):
 
     def _nearer(self, one: xr.Dataset, name: str, worse: str, better: str, place: str) -> Claim:
         kind = "synthetic" if name in SYNTHETIC else "trained"
-        text = f"{kind} {name}: Kolmogorov distance to the {worse} law less that to the {better} one"
+        text = f"{kind} {name}: Kolmogorov distance to the {worse} law minus that to the {better} one"
         return sign(text, place, one.ks.sel(law=worse) - one.ks.sel(law=better), "no nearer")
 
     def figure(self, data: xr.Dataset) -> Figure:

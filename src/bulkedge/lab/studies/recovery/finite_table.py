@@ -33,7 +33,7 @@ class RecoveryFiniteTable(Study):
     dim: int = parameter(Integers(50, 5000), "dimension of the embeddings; half of it is drawn too", 120, ours=400)
     ratios: tuple[float, ...] = parameter(
         Each(Interval(0.02, 5)),
-        "vocabulary ratios d/V",
+        "vocabulary ratios D/V",
         (0.1, 0.5, 1.0, 2.0),
         ours=(0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
     )
@@ -91,7 +91,7 @@ class RecoveryFiniteTable(Study):
                 others = said, predicted.sel(table=rival)
                 yield Claim(f"{table} table: mean {meaning}", place, measured, predicted.sel(table=table), others)
             for noise in OTHERS:
-                text = f"{noise} noise, d = V: {meaning}"
+                text = f"{noise} noise, D = V: {meaning}"
                 measured = data[f"universal_{name}"].sel(noise=noise).rename(many="draw")
                 against = setting.other("finite")[1], data[f"whole_{name}"].sel(table="additive")
                 yield Claim(text, "recovery: Remark 1", measured, data[f"whole_{name}"].sel(table="finite"), against)
@@ -106,7 +106,7 @@ class RecoveryFiniteTable(Study):
                 one = data.sel(table=table)
                 line(axes, one.fine_ratio, one[f"curve_{name}"], label=form, color=colour)
                 mean_marks(axes, one.ratio, one[name], label=f"{table} table", color=colour, fmt=symbol)
-            axes.set(xlabel=r"vocabulary ratio $\delta = d/V$", ylabel=label)
+            axes.set(xlabel=r"vocabulary ratio $\delta = D/V$", ylabel=label)
         grid[0, 1].set_ylim(-0.03, 1.03)
         shared_legend(figure, [grid[0, 0]], 4)
         setting.caption(figure, self, "dim", "sample_ratio", "signal", "weighting", "noise", "draws")

@@ -45,7 +45,7 @@ TICKS = (0.002, 0.005, 0.01, 0.02, 0.05)
 
 @dataclass(frozen=True)
 class RecoveryHarmonic(Study):
-    """Weights of causal self-attention on drawn sequences, and their distance to the harmonic weights as d grows.
+    """Weights of causal self-attention on drawn sequences, and their distance to the harmonic weights as D grows.
 
     The distance falls as d**(-1/2), as the lemma has it; a good part of its square is due to tokens that occur twice
     in a sequence, whose score does not vanish. A draw is a table with its sequences. Harmonic weights keep more of the
@@ -119,7 +119,7 @@ class RecoveryHarmonic(Study):
         distance = data.square.sel(tokens="all").transpose("draw", "dim").values
         logs = np.log(data.dim.values)
         curves = 2 * largest.weights - data.weights.isel(dim=-2)  # free of the order 1/d, as dimensions double
-        text = f"mean squared distance at d = {self.dims[-1]}"
+        text = f"mean squared distance at D = {self.dims[-1]}"
         words = "share of attention that sees itself in the mean weights over the positions"
         rival = "uniform attention whose mask has the diagonal", data.with_itself
         yield follows(words, "recovery: Proposition 2, Lemma 1", curves.values, data.limit, rival)
@@ -163,7 +163,7 @@ class RecoveryHarmonic(Study):
         small: Any = {"color": COLOURS[3], "fmt": "s", "ms": 7, "mfc": "none"}  # seen around the other
         for dim, look in ((data.dim[0], small), (data.dim[-1], {"color": COLOURS[0], "fmt": "o"})):
             found = data.weights.sel(dim=dim)
-            look["label"] = f"self-attention, d = {int(dim)}"
+            look["label"] = f"self-attention, D = {int(dim)}"
             mean_marks(left, data.position, found, **look)
         left.set(xlabel="position", ylabel="mean weight")
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -173,7 +173,7 @@ class RecoveryHarmonic(Study):
             root = np.sqrt(one.square.mean("draw"))
             look = {"label": f"{tokens} tokens", "color": colour, "fmt": symbol}
             marks(right, one.dim, root, standard_error(one.square) / (2 * root), **look)
-        right.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="distance to harmonic weights")
+        right.set(xscale="log", yscale="log", xlabel="dimension D", ylabel="distance to harmonic weights")
         plain_ticks(right.xaxis, data.dim)
         plain_ticks(right.yaxis, TICKS)
         right.set_ylim(0.9 * float(np.sqrt(data.predicted.min())), 1.1 * float(np.sqrt(data.predicted.max())))

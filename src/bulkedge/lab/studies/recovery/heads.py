@@ -142,7 +142,7 @@ class RecoveryHeads(Study):
 
     def figure(self, data: xr.Dataset) -> Figure:
         figure, grid = panels(1, 2)
-        names = {"both": "theory", "free": "theory if $d$ did not double", "best": "the better head alone"}
+        names = {"both": "theory", "free": "theory if $D$ did not double", "best": "the better head alone"}
         for axes, (name, label) in zip(grid[0], setting.NAMES.items(), strict=True):
             for kind, said in names.items():
                 look = {} if kind == "both" else setting.RIVAL | {"ls": ":" if kind == "free" else "--"}

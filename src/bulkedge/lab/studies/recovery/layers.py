@@ -27,7 +27,7 @@ SHOWN = 15
 class RecoveryLayers(Study):
     """Weights of one, two and three layers of causal self-attention without parameters, and the outlier of two.
 
-    Scores of the first layer vanish as d grows. Its outputs share tokens, so that their products do not vanish: with B
+    Scores of the first layer vanish as D grows. Its outputs share tokens, so that their products do not vanish: with B
     the weights of the layers below, scores tend to ``tau B B'``. The weights are again the same for all sequences. In
     the second layer these scores do not depend on the key, and attention is uniform again; in the third it is not.
     """

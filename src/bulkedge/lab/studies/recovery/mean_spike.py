@@ -23,7 +23,7 @@ CENTRED = {"as drawn": False, "centred": True}
 class RecoveryMeanSpike(Study):
     """Largest eigenvalue and alignment with and without centring the table.
 
-    Not centred, the table has a mean of squared length d/V, which every pooled row carries whole while of the signal
+    Not centred, the table has a mean of squared length D/V, which every pooled row carries whole while of the signal
     only alpha is kept: until the signal is strong the top eigenvector is that mean, and tells nothing.
     """
 
@@ -104,7 +104,7 @@ class RecoveryMeanSpike(Study):
     def _mixing(self, data: xr.Dataset) -> float:
         """Mean squared mixing of two spikes of sizes a and b whose directions have an overlap of variance 1/d.
 
-        The matrix in their plane has the off-diagonal entry ``sqrt(a b) g/sqrt(d)`` with g standard normal, so that
+        The matrix in their plane has the off-diagonal entry ``sqrt(a b) g/sqrt(D)`` with g standard normal, so that
         the top vector turns by a squared angle of ``a b/(d (a - b)**2)``.
         """
         first, second = float(data.mean_spike), data.signal_spike

@@ -23,7 +23,7 @@ WEAKEST, STRONGEST = 1.5, 3.0
 
 @dataclass(frozen=True)
 class RecoveryOutlier(Study):
-    """Largest eigenvalue of the sample over signal strength, beside both roots of equation 7: it is the smaller one.
+    """Largest eigenvalue of the sample over signal strength: of the two roots of equation 7 it is the smaller one.
 
     The text of Theorem 3 says the largest root. That one belongs to another strength with the same eigenvalue of the
     population, which is below the threshold. On the right, the squared overlap of the eigenvectors of sample and

@@ -98,7 +98,7 @@ class RecoveryPhaseDiagram(Study):
             for name in ("limit", "predicted")
         )
         first = (between.limit - between.measured).mean("draw")
-        text = "alignment of optimal less mean weights at points between the two boundaries"
+        text = "alignment of optimal minus mean weights at points between the two boundaries"
         rival = "the same boundary for both", 0.0
         finite_size = 2 * float((first**2).sum("weighting").mean())
         reason = "shown: twice the square of the terms of order 1/d taken off: the next order near a boundary"
@@ -119,7 +119,7 @@ class RecoveryPhaseDiagram(Study):
             axes.scatter(one.probe_signal, one.probe_ratio, c=found, s=36, edgecolors="white", linewidths=0.9, **scale)
             axes.set(xlabel=setting.SIGNAL, title=f"{weighting} weights, $\\alpha/\\kappa$ = {float(one.snr):.2f}")
             axes.set_xlim(float(one.signal[0]), float(one.signal[-1]))
-        grid[0, 0].set_ylabel(r"vocabulary ratio $\delta = d/V$")
+        grid[0, 0].set_ylabel(r"vocabulary ratio $\delta = D/V$")
         figure.colorbar(image, ax=grid[0].tolist(), label="squared overlap", pad=0.02)
         setting.caption(figure, self, "table", "sample_ratio", "dim", "draws")
         return figure

@@ -20,7 +20,7 @@ BINS, POINTS, LEVELS = 40, 300, np.linspace(0.05, 0.95, 37)
 
 @dataclass(frozen=True)
 class RecoveryRepetition(Study):
-    """Eigenvalues of rows that are a single token each: the free product of Theorem 1 fails, counts of tokens explain.
+    """If each row is a single token, the free product of Theorem 1 fails; the law of the counts of tokens holds.
 
     With all weight on one position a row is a row of the table, and one that is drawn three times is a sample of
     weight three. The bulk is then a free sum over counts. With weight on many positions the difference goes, as the

@@ -113,7 +113,7 @@ class RecoverySelfAttention(Study):
         place = "recovery: Theorem 4, Equation 8, Lemma 1"
         rival = flat, alignment.sel(weighting="mean")
         yield Claim(text, place, data.overlap, alignment.sel(weighting="causal"), rival)
-        text = "alignment of optimal weights less that of self-attention"
+        text = "alignment of optimal weights minus that of self-attention"
         rival = "self-attention is optimal", 0.0
         yield Claim(text, "recovery: Theorem 5, Lemma 1", data.optimal - data.overlap, gain, rival)
 

@@ -165,7 +165,7 @@ class RecoveryThresholds(Study):
         measured = data.drawn.sel(weighting="optimal").rename(batch="draw")
         rival = "that of causal weights", data.snr.sel(weighting="causal").mean()
         yield Claim(text, "recovery: Theorem 5", measured, 1 + self.correlation * (setting.LONG_PREFIX - 1), rival)
-        text = f"optimal weights: alpha/kappa at {self.longest} positions, less that of causal weights"
+        text = f"optimal weights: alpha/kappa at {self.longest} positions, minus that of causal weights"
         place = "recovery: Theorem 5, Figure 5(b)"
         measured = longest.drawn.sel(weighting="optimal") - longest.drawn.sel(weighting="causal")
         rival = "causal weights are optimal", 0.0

@@ -62,7 +62,7 @@ class WidthActivations(Study):
             densities.append([_density(f, kernels[where], edges, rng) for where in ("narrow", "limit")])
         dims = ("activation", "where", "statistic")
         return dataset(
-            gap=(dims, gaps, "E f(y_0) f(y_1) less that of the mean kernel"),
+            gap=(dims, gaps, "E f(y_0) f(y_1) minus that of the mean kernel"),
             moment=(dims, mean, "E f(y_0) f(y_1)"),
             density=(("activation", "drawn", "bin"), densities, "density of f(y_0)"),
             coords={

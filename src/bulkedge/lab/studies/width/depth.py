@@ -86,7 +86,7 @@ class WidthDepth(Study):
                 text = f"{name}: {what} of the correlation over all depths, extrapolated in 1/n"
                 yield Claim(text, "width: Open question 1", finite, chain, rival)
         last = data["mean"].sel(where="finite", layer=self.depth)
-        text = "correlation after the last block: attention alone, less the same with residual"
+        text = "correlation after the last block: attention alone, minus the same with residual"
         yield sign(text, "ours", last.sel(block="attention") - last.sel(block="residual"), "no nearer to rank one")
 
     def figure(self, data: xr.Dataset) -> Figure:

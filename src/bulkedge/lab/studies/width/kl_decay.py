@@ -24,7 +24,7 @@ NAMES = {"kl": "Kullback-Leibler divergence", "energy": "energy distance"}
 
 @dataclass(frozen=True)
 class WidthKlDecay(Study):
-    """Divergence of a coordinate from its limit: near one over n squared, and slower by a known correction below 64.
+    """Divergence of a coordinate from its limit: about one over n squared; below width 64 slower, as predicted.
 
     The law at width n is known, so the divergence is an integral, ``c/n**2 (1 - b/n + ...)``. It is measured without a
     bandwidth: a coordinate is Gaussian given all but the last weight, and its density is the mean of those Gaussians.

@@ -24,7 +24,7 @@ QUANTITIES = {"kernel": "variance of a coordinate", "kurtosis": "excess kurtosis
 
 @dataclass(frozen=True)
 class WidthPositions(Study):
-    """With relative positions in the scores the limit is the same mixture, of Gaussian scores with another law.
+    """With relative positions in the scores the limit is the same mixture; only the law of the scores changes.
 
     The first input attends to inputs at equal distances. Biases move the mean of its scores (Press et al. 2022);
     Gaussian vectors added to the keys (Shaw et al. 2018) add their variance to each; rotations (Su et al. 2021)

@@ -22,7 +22,7 @@ SCALINGS = ("sqrt", "linear")
 
 @dataclass(frozen=True)
 class WidthScaling(Study):
-    """Variance of a coordinate given its scores: random if they are over the root of n, constant if they are over n.
+    """Variance of a coordinate given its scores: random if these are over sqrt(n), constant if over n.
 
     Its spread is what makes the law of a coordinate non-Gaussian. Given the query the scores are Gaussian at any width,
     so mean and spread are known there.
