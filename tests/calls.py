@@ -430,7 +430,7 @@ TRACED = _traced_pair()
 FAILS = {"scan_weights", "load_scan", "load_watch", "load_model", "held_out_loss", "packaged_model"}
 """Whose good call is not made: they read files or a trained model."""
 LEFT_OUT = {"default_model", "local_processes", "stop", "run", "open_sweep", "failures", "parse_axis", "Sweep",
-            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Preflight", "Finding", "Circuits",
+            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Preflight", "Finding", "Bug", "Circuits",
             "Visibility", "hidden_patches", "visible_rows", "check_mask", "MaskOrName", "SerialExecutor",
             "softmax_of_gaussians",
             "Unit", "Study", "styled", "Patch", "Pruning", "Reproduction"}  # fmt: skip
