@@ -280,7 +280,7 @@ class OwnHeadChapter(Chapter):
         found = judged(self.head)[1]
         return [
             who_looks(names, "The first 20 of 128 tokens"),
-            curves_of(found)[0][0]._replace(title="All its values", across=(6e-4, 1e3), down=(0, 0.4)),
+            curves_of(found)[0][0]._replace(title="All its values", across=(2e-4, 1e3), down=(0, 0.4)),
         ]
 
     def theory(self) -> list[Trace]:
