@@ -277,7 +277,7 @@ def _attention(  # noqa: PLR0913 - the signature of the interface
     if causal and key.shape[2] > query.shape[2]:  # an empty static cache: no row sees what it keeps free
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    more = {"softcap": wanted.get("softcap"), "sinks": wanted.get("s_aux")}
+    more: dict[str, Any] = {"softcap": wanted.get("softcap"), "sinks": wanted.get("s_aux")}
     call = transform_call(Call(module, query, key, value, mask, causal, scale, **more))
     weights_wanted = wanted.get("output_attentions") or getattr(module.config, "output_attentions", False)
     if weights_wanted or call.softcap is not None or call.sinks is not None:
@@ -295,7 +295,7 @@ def _with_weights(call: Call, dropout: float) -> tuple[Tensor, Tensor]:
     if call.causal:
         mask = torch.ones(call.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
     query, key = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (call.query, key))
-    more = {"softcap": call.softcap, "sinks": call.sinks}
+    more: dict[str, Any] = {"softcap": call.softcap, "sinks": call.sinks}
     matrix = shaped_matrix(query, key, mask, dropout, call.scale, gamma=call.gamma, **more)
     matrix = matrix.to(value.dtype)
     return (matrix @ value).transpose(1, 2).contiguous(), matrix
