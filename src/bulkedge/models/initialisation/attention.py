@@ -19,7 +19,7 @@ class Cells(NamedTuple):
     """What the rows see, in pieces: (rows, cells); and counts by group."""
 
     group: Any
-    count: Real  # zero for what is no cell
+    number: Real  # of keys; zero for what is no cell
     distance: Real  # of the row from the middle of the piece
     width: Real
     visible: Real  # keys of every group that a row sees, (rows, groups)
@@ -127,25 +127,25 @@ def attend(  # noqa: PLR0913, PLR0917
     own_keys = np.maximum(unit.power - unit.product.diagonal(), 0.0)
     length = np.sqrt((np.abs(queries) ** 2).sum(-1))  # (heads, rows)
     mean, lost = _shared_scores(queries, keys, layer, cells)
-    mean, here = spread0 * mean, cells.count > 0
+    mean, here = spread0 * mean, cells.number > 0
     variance = spread0**2 * (length[..., None] ** 2 * own_keys[cells.group] + lost)
-    portion = cells.count / cells.count.sum(-1, keepdims=True)
+    portion = cells.number / cells.number.sum(-1, keepdims=True)
     centre = (portion * mean).sum(-1, keepdims=True)
     total = (portion * (variance + (mean - centre) ** 2)).sum(-1)
-    shrink = 1.0
+    shrink: Real
     if plan.softcap is not None:
         shrink = _capped(np.sqrt(total), plan.softcap)[..., None]
         mean, variance, total = mean * shrink, variance * shrink**2, total * shrink[..., 0] ** 2
     logits = np.where(
         here,
-        np.log(np.maximum(cells.count, 1.0)) + mean + variance / 2 + _bias(plan, cells, len(queries), rng),
+        np.log(np.maximum(cells.number, 1.0)) + mean + variance / 2 + _bias(plan, cells, len(queries), rng),
         -np.inf,
     )
     highest = logits.max(-1, keepdims=True)
     weights = np.exp(logits - highest)
     whole = weights.sum(-1, keepdims=True)
     weights = weights / whole
-    flat = weights**2 / np.maximum(cells.count, 1.0)
+    flat = weights**2 / np.maximum(cells.number, 1.0)
     # keys of groups of one are known: their weights are as they are. Of all others, what they share is known
     several = here & (groups.size > 1)[cells.group]
     known = (flat * ~several).sum(-1)
@@ -154,7 +154,7 @@ def attend(  # noqa: PLR0913, PLR0917
     spread = np.minimum(np.sqrt((weights * several * variance).sum(-1) / np.maximum(part, TINY)), SHARPEST)
     tables, at = row_tables(), np.log(keys_seen)
     entropy = part * (tables.entropy.ev(spread, at) - at)
-    entropy = entropy - (weights * np.log(np.maximum(weights, 1e-300) / np.maximum(cells.count, 1.0))).sum(-1)
+    entropy = entropy - (weights * np.log(np.maximum(weights, 1e-300) / np.maximum(cells.number, 1.0))).sum(-1)
     power = np.clip(np.exp(tables.participation.ev(spread, at)), 1 / keys_seen, 1.0)
     largest = part * np.clip(np.exp(tables.largest.ev(spread, at)), power, 1.0)
     largest = np.maximum(largest, np.where(several, 0.0, weights).max(-1))
@@ -176,7 +176,7 @@ def _centred(weights: Real, flat: Real, several: Any, cells: Cells) -> Real:
     """Share of the squared weights of known keys that is left where a row's mean is taken away."""
     alone = np.where(several, 0.0, weights)
     square = (flat * ~several).sum(-1)
-    cube = (alone**3 / np.maximum(cells.count, 1.0) ** 2).sum(-1)
+    cube = (alone**3 / np.maximum(cells.number, 1.0) ** 2).sum(-1)
     found: Real = np.clip(1 + flat.sum(-1) - 2 * cube / np.maximum(square, TINY), 0.0, 1.0)
     return found
 

@@ -81,7 +81,7 @@ def recursion(  # noqa: PLR0913
     moments: list[_LayerMoments] = []
     cells = {id(layer): cells_of(groups, layer, plan) for layer in {id(each): each for each in plan.layers}.values()}
     out = plan.value**2 * plan.width * plan.output**2 * plan.heads * plan.head_dim
-    variance = np.outer(stream.power, stream.power) / plan.width  # of products of different tokens
+    variance: Real = np.outer(stream.power, stream.power) / plan.width  # of products of different tokens
     for layer in plan.layers:
         entering = _norm(plan, stream, there=before)
         heads = attend(plan, layer, groups, cells[id(layer)], entering.output, rng)

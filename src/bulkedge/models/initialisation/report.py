@@ -341,7 +341,8 @@ def _measured(config: Any, name: str, tokens: int) -> Preflight:
     from bulkedge.models.initialisation.measuring import measure
 
     with torch.device("meta"):
-        count = sum(each.numel() for each in AutoModel.from_config(config).parameters())
+        auto: Any = AutoModel  # it has no types
+        count = sum(each.numel() for each in auto.from_config(config).parameters())
     if count > MEASURED_WEIGHTS:
         raise DomainError(
             f"preflight does not know the family {config.model_type!r}, and with {count / 1e9:.1f} billion weights it"
