@@ -46,7 +46,7 @@ class Attention(nn.Module):
     def __init__(self, scale: float, *, qk_norm: bool, half: bool) -> None:
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-        self.scale, self.qk_norm, self.half = scale / math.sqrt(WIDTH // HEADS), qk_norm, half
+        self.scale, self.qk_norm, self.rounds = scale / math.sqrt(WIDTH // HEADS), qk_norm, half
 
     def forward(self, x: Tensor) -> Tensor:
         """Causal attention."""
@@ -55,7 +55,7 @@ class Attention(nn.Module):
         )
         if self.qk_norm:
             q, k = (each * (each.square().mean(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
-        if self.half:  # as queries and keys of half precision are: beyond 65504 there is infinity
+        if self.rounds:  # as queries and keys of half precision are: beyond 65504 there is infinity
             q, k = q.half().float(), k.half().float()
         return self.o_proj(
             scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale).transpose(1, 2).flatten(2)
@@ -67,15 +67,15 @@ class Block(nn.Module):
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
-        norm = nn.Identity if options["norm"] == "none" else lambda: nn.LayerNorm(WIDTH)
-        self.norms, self.post = nn.ModuleList([norm(), norm()]), options["norm"] == "post"
+        norms = [nn.Identity() if options["norm"] == "none" else nn.LayerNorm(WIDTH) for _ in range(2)]
+        self.norms, self.post = nn.ModuleList(norms), options["norm"] == "post"
         self.attn = Attention(options["scale"], qk_norm=options["qk_norm"], half=options["half"])
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.drop = nn.Dropout(options["dropout"])
 
     def forward(self, x: Tensor) -> Tensor:
         """One block."""
-        parts = (self.attn, lambda y: self.down(gelu(self.up(y))))
+        parts: tuple[Any, ...] = (self.attn, lambda y: self.down(gelu(self.up(y))))
         for norm, part in zip(self.norms, parts, strict=True):
             x = norm(x + self.drop(part(x))) if self.post else x + self.drop(part(norm(x)))
         return x
@@ -220,7 +220,7 @@ def trained(run: Run) -> dict[str, Any]:
         "loss": losses,
         "gradient": lengths,
         "step": data.step.values,
-    } | {name: each.values.astype(np.float32) for name, each in data.items()}
+    } | {str(name): each.values.astype(np.float32) for name, each in data.items()}
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ FUNCTIONAL = {
 """Functions of torch that models call themselves, with their arguments by position."""
 
 
-class _Place(NamedTuple):
+class _FunctionPlace(NamedTuple):
     """Where a function is found by a name: a module, or a class of modules."""
 
     home: Any
@@ -62,9 +62,9 @@ def listening(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _places(_: int, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> list[_Place]:
+def _places(_: int, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> list[_FunctionPlace]:
     """Where the functions are by their names; looked for when there are more modules than before."""
-    found: list[_Place] = []
+    found: list[_FunctionPlace] = []
     for module in list(sys.modules.values()):
         own = getattr(module, "__dict__", {})
         kinds = [
@@ -76,7 +76,7 @@ def _places(_: int, functions: tuple[tuple[str, Callable[..., Any]], ...]) -> li
             for key, value in list(getattr(home, "__dict__", {}).items()):
                 name = _function_of(value, functions)
                 if name is not None:
-                    found.append(_Place(home, key, value, name))
+                    found.append(_FunctionPlace(home, key, value, name))
     return found
 
 

@@ -138,7 +138,7 @@ def check_attention(
     inputs = model_inputs(model, dict(batch) if isinstance(batch, Mapping) else {_first_name(batch): batch})
     called: nn.Module = model if forward is None else CalledModel(model, forward)
     with on_device(model, None):
-        trial = _Trial.of(called, inputs, causal)
+        trial = _BatchTrial.of(called, inputs, causal)
         untested = {
             "future": "" if trial.causal else "tokens of this model may see later ones",
             "positions": "",
@@ -186,7 +186,7 @@ def _record(model: nn.Module, inputs: dict[str, Any]) -> _Recorder:
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _BatchTrial:
     """A model, its batch, and what a pass on it gave."""
 
     model: nn.Module
@@ -195,7 +195,7 @@ class _Trial:
     causal: bool
 
     @classmethod
-    def of(cls, model: nn.Module, inputs: dict[str, Any], causal: Any) -> _Trial:
+    def of(cls, model: nn.Module, inputs: dict[str, Any], causal: Any) -> _BatchTrial:
         inputs = dict(inputs)
         for name in ("attention_mask", *HIDING):  # rows of padding may see what they like: it is put in again later
             if getattr(inputs.get(name), "ndim", 0) == 2:

@@ -71,7 +71,11 @@ def readings(layers: list[AttentionInputs], rows: int) -> Tensor:
             nothing = torch.full_like(exact["entropy"], torch.nan)
             found |= dict.fromkeys(UNCAPPED, nothing) | {name: exact[name] for name in ("beta", "beta_mean")}
             found["logit_bound"] = found["logit_bound"].clamp(max=first.softcap)
-        found = exact | found | {"likeness": _likeness(layers, query, seen), "key_distance": _key_distance(query, key)}
+        found = (
+            exact
+            | found
+            | {"likeness": _likeness(layers, query, seen), "key_distance": _key_distance(query, key, found["keys"])}
+        )
         found["update"] = torch.full_like(exact["entropy"], torch.nan)  # who knows the weights writes it
         return torch.stack([found[name].flatten(1) for name in NAMES])
 
@@ -82,7 +86,7 @@ def _stack(each: list[Tensor]) -> Tensor:
     return found.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _key_distance(query: Tensor, key: Tensor) -> Tensor:
+def _key_distance(query: Tensor, key: Tensor, counts: Tensor) -> Tensor:
     """Distance of the first sequence's keys from the nearest of another head, of (layers, key heads, group) heads."""
     # not by products: of equal keys they leave the square root of the rounding
     some = key[:, 0, :, :: max(1, key.shape[-2] // COMPARED)]
@@ -93,7 +97,8 @@ def _key_distance(query: Tensor, key: Tensor) -> Tensor:
     apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
     apart = apart + torch.eye(heads, device=key.device) * torch.finfo(torch.float32).max
     nearest = apart.amin(-1) / torch.linalg.vector_norm(flat, dim=-1).clamp(min=1e-30)
-    return nearest[..., None].expand(-1, -1, group)
+    # rows of a single key have nothing to compare
+    return torch.where(counts >= 2, nearest[..., None].expand(-1, -1, group), torch.nan)
 
 
 def _likeness(layers: list[AttentionInputs], query: Tensor, seen: VisibleBlocks) -> Tensor:

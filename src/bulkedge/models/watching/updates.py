@@ -43,7 +43,7 @@ SPECTRA = {
 }
 
 
-class Projection(NamedTuple):
+class HeadMap(NamedTuple):
     """Rows of a linear map that make the queries, or the keys, of a head."""
 
     module: Any
@@ -60,7 +60,7 @@ class Projection(NamedTuple):
         return weight[self.rows].clone()
 
 
-Projections: TypeAlias = tuple[Projection, Projection]
+Projections: TypeAlias = tuple[HeadMap, HeadMap]
 
 
 class ProjectionFinder:
@@ -92,8 +92,8 @@ class ProjectionFinder:
         for query_rows, key_rows, size in _fused_rows(heads, key_heads, dim):
             for module, answer in outputs:
                 if answer.shape[-1] == size and _made(found.query, answer, query_rows):
-                    key = Projection(module, "weight", key_rows)
-                    return Projection(module, "weight", query_rows), key
+                    key = HeadMap(module, "weight", key_rows)
+                    return HeadMap(module, "weight", query_rows), key
         rows = torch.arange(heads * dim).view(heads, dim), torch.arange(key_heads * dim).view(key_heads, dim)
         exact = [
             next((module for module, y in outputs if y.shape[-1] == some.numel() and _made(each, y, some)), None)
@@ -106,7 +106,7 @@ class ProjectionFinder:
             if len(fitting) not in {2, 3}:
                 return None
             exact = list(fitting[:2])
-        return Projection(exact[0], "weight", rows[0]), Projection(exact[1], "weight", rows[1])
+        return HeadMap(exact[0], "weight", rows[0]), HeadMap(exact[1], "weight", rows[1])
 
 
 def _fused_rows(heads: int, key_heads: int, dim: int) -> list[tuple[Tensor, Tensor, int]]:
@@ -121,8 +121,8 @@ def _fused_rows(heads: int, key_heads: int, dim: int) -> list[tuple[Tensor, Tens
 def _multihead(module: MultiheadAttention, heads: int, dim: int) -> Projections:
     rows = torch.arange(heads * dim).view(heads, dim)
     if module.in_proj_weight is None:
-        return Projection(module, "q_proj_weight", rows), Projection(module, "k_proj_weight", rows)
-    return Projection(module, "in_proj_weight", rows), Projection(module, "in_proj_weight", rows + heads * dim)
+        return HeadMap(module, "q_proj_weight", rows), HeadMap(module, "k_proj_weight", rows)
+    return HeadMap(module, "in_proj_weight", rows), HeadMap(module, "in_proj_weight", rows + heads * dim)
 
 
 def _made(heads: Tensor, answer: Tensor, rows: Tensor) -> bool:

@@ -305,7 +305,7 @@ class Watch:
     def _add(self, step: int, reading: Real) -> None:
         """Take in what was read, (names, layers, heads)."""
         self._read[step] = reading
-        self._newest = dict(zip(NAMES, reading.copy(), strict=True))
+        self._newest = dict(zip(NAMES, reading, strict=True))
         for name in NAMES.keys() - {"keys"}:  # rows of one key have no scores to compare
             self._newest[name][self._newest["keys"] < 2] = np.nan
         self._newest["residual"] = self._newest["entropy"] - self._newest["predicted_entropy"]
