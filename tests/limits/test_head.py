@@ -17,7 +17,7 @@ CASES = [
     (20.0, 64, 500, True, 3, "full"),
     (1.5, 96, 900, False, 3, "causal"),
     (2.5, 48, 700, True, 4, "causal"),
-    (4.0, 64, 1000, False, 3, "causal"),
+    (4.0, 64, 1000, True, 3, "causal"),
 ]
 
 
