@@ -176,7 +176,8 @@ class MaskedCavity(CavityEquations):
 
     def _power(self, along: Complex, k: int) -> Complex:
         """Variance of an entry in degree k."""
-        return self._graph.numbers[k] / self._graph.tokens * along**2
+        variance: Complex = self._graph.numbers[k] / self._graph.tokens * along**2
+        return variance
 
     def _binned(self, values: Complex) -> Complex:
         return _sums(self._cells, values, len(self._mask)) * self._each

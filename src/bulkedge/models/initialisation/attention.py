@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bulkedge.heads.softmax import SHARPEST
-from bulkedge.models.initialisation.blueprint import Blueprint, Layer
-from bulkedge.models.initialisation.moments import GROUPS, TINY, Gram, Groups, gauss, row_tables
+from bulkedge.models.initialisation.blueprint import Blueprint, LayerPlan
+from bulkedge.models.initialisation.moments import GROUPS, TINY, Groups, TokenMoments, gauss, row_tables
 from bulkedge.support.arrays import Real
 
 HEADS = 16  # sampled in every layer
@@ -27,7 +27,7 @@ class Cells(NamedTuple):
     window: int | None
 
 
-def cells_of(groups: Groups, layer: Layer, plan: Blueprint) -> Cells:
+def cells_of(groups: Groups, layer: LayerPlan, plan: Blueprint) -> Cells:
     """Keys of every row, cut at the borders of groups and, where positions matter, at log-spaced distances."""
     tokens, edges = groups.tokens, np.append(groups.start, groups.tokens)
     near = np.unique(np.round(np.geomspace(1, max(tokens, 2), 28)).astype(int))
@@ -59,7 +59,7 @@ def cells_of(groups: Groups, layer: Layer, plan: Blueprint) -> Cells:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class SampledHeads:
     """Attention of sampled heads between groups; arrays begin with heads, then with two rows a group."""
 
     mass: Real  # (heads, 2, groups, groups): of a row on a group
@@ -76,8 +76,8 @@ class Attention:
     scatter: Real  # of the participation of a token's rows, mean over heads: squared deviation over squared mean
     centring: Real  # share of `own` that is left where a row's mean is taken away
 
-    def without_gap(self, cells: Cells) -> Attention:
-        """Attention less the mean of what each row sees."""
+    def without_gap(self, cells: Cells) -> SampledHeads:
+        """Attention minus the mean of what each row sees."""
         seen = cells.visible.sum(1, keepdims=True)
         even = cells.visible / seen
         alone = (cells.visible / seen**2).reshape(-1, 2, even.shape[1]).transpose(1, 0, 2)
@@ -89,18 +89,18 @@ class Attention:
             flat=np.maximum(self.flat - alone.mean(0) * self.apart.mean((0, 1))[:, None], 0.0),
         )  # fmt: skip
 
-    def outputs(self, values: Gram) -> Gram:
-        """Moments of attention times values, mean over heads."""
+    def outputs(self, values: TokenMoments) -> TokenMoments:
+        """TokenMoments of attention times values, mean over heads."""
         passed = self.mass @ values.product
         square = (passed * self.mass).sum(-1)
         crossed = passed[:, 0] @ self.mass[:, 1].transpose(0, 2, 1)
         same = values.product.diagonal()
         power = (self.own.mean((0, 1)) @ values.power) + (square * self.apart).mean((0, 1)) - self.flat @ same
         product = self.shared @ values.power + (crossed * self.uncommon).mean(0) - self.uniform @ same
-        return Gram(power, product)
+        return TokenMoments(power, product)
 
-    def back(self, groups: Groups, given: Gram) -> Gram:
-        """Moments of gradients of the values, for those of the outputs: transposed attention."""
+    def back(self, groups: Groups, given: TokenMoments) -> TokenMoments:
+        """TokenMoments of gradients of the values, for those of the outputs: transposed attention."""
         n, pairs = groups.size, groups.pairs * given.product
         own, mass = self.own.mean((0, 1)), self.mass
         power = ((n * given.power) @ own + np.einsum("gl,glh->h", pairs, self.shared)) / n
@@ -111,12 +111,12 @@ class Attention:
         product /= len(mass)
         flat = (n * given.power) @ self.flat + np.einsum("gl,glh->h", pairs, self.uniform)
         product -= np.diag(flat)
-        return Gram(power, product / np.maximum(groups.pairs, 1.0)).consistent(groups)
+        return TokenMoments(power, product / np.maximum(groups.pairs, 1.0)).consistent(groups)
 
 
 def attend(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, layer: Layer, groups: Groups, cells: Cells, inputs: Gram, rng: np.random.Generator
-) -> Attention:
+    plan: Blueprint, layer: LayerPlan, groups: Groups, cells: Cells, inputs: TokenMoments, rng: np.random.Generator
+) -> SampledHeads:
     """Attention of sampled heads on tokens of these moments."""
     count = len(groups.size)
     unit = inputs
@@ -181,7 +181,7 @@ def _centred(weights: Real, flat: Real, several: Any, cells: Cells) -> Real:
     return found
 
 
-def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any, Any]:
+def _sample(plan: Blueprint, unit: TokenMoments, rng: np.random.Generator) -> tuple[Any, Any]:
     """Queries of two rows a group, and what keys of a group share: entries in pairs, as complex numbers."""
     count, half = len(unit.power), plan.head_dim // 2
     heads = HEADS if count <= 2 * GROUPS else HEADS // 2
@@ -201,7 +201,7 @@ def _sample(plan: Blueprint, unit: Gram, rng: np.random.Generator) -> tuple[Any,
     return queries, keys
 
 
-def _shared_scores(queries: Any, keys: Any, layer: Layer, cells: Cells) -> tuple[Real, Real]:
+def _shared_scores(queries: Any, keys: Any, layer: LayerPlan, cells: Cells) -> tuple[Real, Real]:
     """Products of queries with what keys share, mean over each piece, and their variance within it by rotation."""
     turned = layer.frequencies
     if not turned.size:
@@ -223,7 +223,7 @@ def _shared_scores(queries: Any, keys: Any, layer: Layer, cells: Cells) -> tuple
     return mean, lost
 
 
-def _correlations(queries: Any, layer: Layer, groups: Groups, length: Real) -> Real:
+def _correlations(queries: Any, layer: LayerPlan, groups: Groups, length: Real) -> Real:
     """Cosine of the queries of two rows, turned to the same position: of their scores of a key's own part."""
     first, second = queries[:, 0::2], queries[:, 1::2]
     if layer.frequencies.size:
@@ -271,7 +271,7 @@ def _assemble(  # noqa: PLR0913, PLR0917
     scatter: Real,
     centring: Real,
     heads: int,
-) -> Attention:
+) -> SampledHeads:
     """Attention of heads from masses, uniform parts, and by how much weights within them are sharper than uniform."""
     count = len(groups.size)
     seen = np.maximum(cells.visible, 1.0)
@@ -298,7 +298,7 @@ def _assemble(  # noqa: PLR0913, PLR0917
     mean, square_mean, left = (
         by_rows(each).mean((0, 1)) for each in (power, power**2 * (1 + scatter), power * centring)
     )
-    return Attention(
+    return SampledHeads(
         mass=by_rows(mass), own=by_rows(own), shared=shared.mean(0),
         uncommon=uncommon, uniform=(common * uncommon[..., None]).mean(0), apart=by_rows(apart),
         flat=by_rows(even * apart[..., None]).mean((0, 1)),

@@ -26,7 +26,7 @@ QKNorm = Literal["none", "head", "all"]
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LayerPlan:
     """What differs from layer to layer."""
 
     window: int | None  # keys that a row sees, itself included; None for all
@@ -39,7 +39,7 @@ class Blueprint:
     """A model at initialisation. Deviations are of weights; powers are mean squares of an entry of the stream."""
 
     family: str
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerPlan, ...]
     width: int
     heads: int
     head_dim: int
@@ -156,15 +156,15 @@ def _gemma(config: Any, **changes: Any) -> Blueprint:
     )
 
 
-def _layers(config: Any, head_dim: int) -> tuple[Layer, ...]:
+def _layers(config: Any, head_dim: int) -> tuple[LayerPlan, ...]:
     """Window and rotary frequencies of every layer."""
     kinds = getattr(config, "layer_types", None) or [None] * _size(config, "num_hidden_layers")
     size = getattr(config, "sliding_window", None)
-    known: dict[str | None, Layer] = {}
+    known: dict[str | None, LayerPlan] = {}
     for kind in dict.fromkeys(kinds):
         slides = size is not None and (kind == "sliding_attention" or (kind is None and config.model_type == "mistral"))
         frequencies, gain = _rotary(config, kind, head_dim)
-        known[kind] = Layer(size if slides else None, frequencies, gain)
+        known[kind] = LayerPlan(size if slides else None, frequencies, gain)
     return tuple(known[kind] for kind in kinds)
 
 
@@ -195,7 +195,8 @@ def _gpt2(config: Any) -> Blueprint:
     if config.scale_attn_by_inverse_layer_idx:
         notes = ("scale_attn_by_inverse_layer_idx is not taken into account",)
     return Blueprint(
-        family="gpt2", layers=(Layer(None, np.empty(0)),) * depth, width=width, heads=heads, head_dim=width // heads,
+        family="gpt2", layers=(LayerPlan(None, np.empty(0)),) * depth, width=width, heads=heads,
+        head_dim=width // heads,
         feed_forward=config.n_inner or 4 * width, vocabulary=_size(config, "vocab_size"),
         activation=config.activation_function, placement="pre", eps=config.layer_norm_epsilon,
         score_scale=(width // heads) ** -0.5 if config.scale_attn_weights else 1.0, query=sigma, key=sigma, value=sigma,
@@ -209,7 +210,7 @@ def _bloom(config: Any) -> Blueprint:
     if config.apply_residual_connection_post_layernorm:
         raise DomainError("apply_residual_connection_post_layernorm is on: preflight knows Bloom without it only")
     return Blueprint(
-        family="bloom", layers=(Layer(None, np.empty(0)),) * _size(config, "n_layer"), width=width, heads=heads,
+        family="bloom", layers=(LayerPlan(None, np.empty(0)),) * _size(config, "n_layer"), width=width, heads=heads,
         head_dim=width // heads, feed_forward=4 * width, vocabulary=_size(config, "vocab_size"), activation="gelu_new",
         placement="pre", eps=config.layer_norm_epsilon, score_scale=(width // heads) ** -0.5, query=sigma, key=sigma,
         value=sigma, output=sigma, up=sigma, down=sigma, embedding_power=sigma**2, readout=sigma, entry_norm=True,
@@ -221,7 +222,7 @@ def _bert(config: Any) -> Blueprint:
     width, heads, sigma = _size(config, "hidden_size"), _size(config, "num_attention_heads"), config.initializer_range
     depth = _size(config, "num_hidden_layers")
     return Blueprint(
-        family=config.model_type, layers=(Layer(None, np.empty(0)),) * depth, width=width, heads=heads,
+        family=config.model_type, layers=(LayerPlan(None, np.empty(0)),) * depth, width=width, heads=heads,
         head_dim=width // heads, feed_forward=_size(config, "intermediate_size"),
         vocabulary=_size(config, "vocab_size"), activation=config.hidden_act, placement="post",
         eps=config.layer_norm_eps, score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma,
@@ -240,7 +241,7 @@ def _vit(config: Any) -> Blueprint:
     pixels = config.num_channels * math.prod(sides[1])
     patches = math.prod(side // size for side, size in zip(*sides, strict=True))
     return Blueprint(
-        family="vit", layers=(Layer(None, np.empty(0)),) * _size(config, "num_hidden_layers"), width=width,
+        family="vit", layers=(LayerPlan(None, np.empty(0)),) * _size(config, "num_hidden_layers"), width=width,
         heads=heads, head_dim=width // heads, feed_forward=_size(config, "intermediate_size"), vocabulary=2**31,
         activation=config.hidden_act, placement="pre", eps=config.layer_norm_eps,
         score_scale=(width // heads) ** -0.5, query=sigma, key=sigma, value=sigma, output=sigma, up=sigma, down=sigma,
@@ -254,7 +255,7 @@ def _t5(config: Any) -> Blueprint:
     width, heads, dim = _size(config, "d_model"), _size(config, "num_heads"), _size(config, "d_kv")
     factor, inner = float(config.initializer_factor), _size(config, "d_ff")
     return Blueprint(
-        family="t5", layers=(Layer(None, np.empty(0)),) * _size(config, "num_layers"), width=width, heads=heads,
+        family="t5", layers=(LayerPlan(None, np.empty(0)),) * _size(config, "num_layers"), width=width, heads=heads,
         head_dim=dim, feed_forward=inner, vocabulary=_size(config, "vocab_size"), activation=config.dense_act_fn,
         placement="pre", eps=config.layer_norm_epsilon, score_scale=1.0,
         query=factor * (width * dim) ** -0.5, key=factor * width**-0.5, value=factor * width**-0.5,
