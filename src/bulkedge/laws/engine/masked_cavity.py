@@ -170,7 +170,7 @@ class MaskedCavity(CavityEquations):
 
     def _seen(self, columns: Complex) -> Complex:
         """Sums over the columns of each class that a row sees: half of its own."""
-        found = np.zeros((len(columns), self._graph.noise.shape[1]), dtype=complex)
+        found: Complex = np.zeros((len(columns), self._graph.noise.shape[1]), dtype=complex)
         found[self._own] = columns
         return np.cumsum(found, axis=0) - found / 2
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bulkedge.heads.softmax import SHARPEST
 from bulkedge.models.initialisation.blueprint import Blueprint, LayerPlan
-from bulkedge.models.initialisation.moments import GROUPS, TINY, Groups, TokenMoments, gauss, row_tables
+from bulkedge.models.initialisation.moments import GROUPS, TINY, GroupMoments, Groups, gauss, row_tables
 from bulkedge.support.arrays import Real
 
 HEADS = 16  # sampled in every layer
@@ -89,18 +89,18 @@ class SampledHeads:
             flat=np.maximum(self.flat - alone.mean(0) * self.apart.mean((0, 1))[:, None], 0.0),
         )  # fmt: skip
 
-    def outputs(self, values: TokenMoments) -> TokenMoments:
-        """TokenMoments of attention times values, mean over heads."""
+    def outputs(self, values: GroupMoments) -> GroupMoments:
+        """GroupMoments of attention times values, mean over heads."""
         passed = self.mass @ values.product
         square = (passed * self.mass).sum(-1)
         crossed = passed[:, 0] @ self.mass[:, 1].transpose(0, 2, 1)
         same = values.product.diagonal()
         power = (self.own.mean((0, 1)) @ values.power) + (square * self.apart).mean((0, 1)) - self.flat @ same
         product = self.shared @ values.power + (crossed * self.uncommon).mean(0) - self.uniform @ same
-        return TokenMoments(power, product)
+        return GroupMoments(power, product)
 
-    def back(self, groups: Groups, given: TokenMoments) -> TokenMoments:
-        """TokenMoments of gradients of the values, for those of the outputs: transposed attention."""
+    def back(self, groups: Groups, given: GroupMoments) -> GroupMoments:
+        """GroupMoments of gradients of the values, for those of the outputs: transposed attention."""
         n, pairs = groups.size, groups.pairs * given.product
         own, mass = self.own.mean((0, 1)), self.mass
         power = ((n * given.power) @ own + np.einsum("gl,glh->h", pairs, self.shared)) / n
@@ -111,11 +111,11 @@ class SampledHeads:
         product /= len(mass)
         flat = (n * given.power) @ self.flat + np.einsum("gl,glh->h", pairs, self.uniform)
         product -= np.diag(flat)
-        return TokenMoments(power, product / np.maximum(groups.pairs, 1.0)).consistent(groups)
+        return GroupMoments(power, product / np.maximum(groups.pairs, 1.0)).consistent(groups)
 
 
 def attend(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, layer: LayerPlan, groups: Groups, cells: Cells, inputs: TokenMoments, rng: np.random.Generator
+    plan: Blueprint, layer: LayerPlan, groups: Groups, cells: Cells, inputs: GroupMoments, rng: np.random.Generator
 ) -> SampledHeads:
     """Attention of sampled heads on tokens of these moments."""
     count = len(groups.size)
@@ -181,7 +181,7 @@ def _centred(weights: Real, flat: Real, several: Any, cells: Cells) -> Real:
     return found
 
 
-def _sample(plan: Blueprint, unit: TokenMoments, rng: np.random.Generator) -> tuple[Any, Any]:
+def _sample(plan: Blueprint, unit: GroupMoments, rng: np.random.Generator) -> tuple[Any, Any]:
     """Queries of two rows a group, and what keys of a group share: entries in pairs, as complex numbers."""
     count, half = len(unit.power), plan.head_dim // 2
     heads = HEADS if count <= 2 * GROUPS else HEADS // 2

@@ -53,31 +53,31 @@ class Groups(NamedTuple):
         return cls(start, size.astype(float), rows)
 
 
-class TokenMoments(NamedTuple):
+class GroupMoments(NamedTuple):
     """Second moments of vectors, of the whole or for each entry: a token's own, and those of different tokens."""
 
     power: Real  # (groups,)
     product: Real  # (groups, groups)
 
-    def scaled(self, scale: Real) -> TokenMoments:
+    def scaled(self, scale: Real) -> GroupMoments:
         """Of tokens times a number for each group."""
-        return TokenMoments(self.power * scale**2, self.product * np.outer(scale, scale))
+        return GroupMoments(self.power * scale**2, self.product * np.outer(scale, scale))
 
-    def times(self, factor: float) -> TokenMoments:
+    def times(self, factor: float) -> GroupMoments:
         """All moments times a number."""
-        return TokenMoments(self.power * factor, self.product * factor)
+        return GroupMoments(self.power * factor, self.product * factor)
 
-    def plus(self, other: TokenMoments) -> TokenMoments:
+    def plus(self, other: GroupMoments) -> GroupMoments:
         """Of sums with independent vectors."""
-        return TokenMoments(self.power + other.power, self.product + other.product)
+        return GroupMoments(self.power + other.power, self.product + other.product)
 
-    def consistent(self, groups: Groups) -> TokenMoments:
+    def consistent(self, groups: Groups) -> GroupMoments:
         """With products that are symmetric, and a token's own in groups of one."""
         product = (self.product + self.product.T) / 2
         bound = np.sqrt(np.outer(self.power, self.power))
         product = np.clip(product, -bound, bound)
         product[np.diag_indices_from(product)] = np.where(groups.size > 1, product.diagonal(), self.power)
-        return TokenMoments(self.power, product)
+        return GroupMoments(self.power, product)
 
     def root(self) -> Real:
         """A factor of the products; what noise of the heads made negative is left out, and rows keep their length."""
@@ -195,12 +195,12 @@ def kernel(function: Callable[[Real], Real], spread: Real) -> Kernel:
 class FeedForward(NamedTuple):
     """A feed-forward branch: what it returns, and by what it multiplies gradients."""
 
-    output: TokenMoments
-    back: TokenMoments  # of gradients at its input over those at its output
+    output: GroupMoments
+    back: GroupMoments  # of gradients at its input over those at its output
 
 
-def feed_forward(plan: Blueprint, inputs: TokenMoments, variance: Real) -> FeedForward:
-    """TokenMoments of a feed-forward branch, for tokens whose products scatter with this variance from pair to pair."""
+def feed_forward(plan: Blueprint, inputs: GroupMoments, variance: Real) -> FeedForward:
+    """GroupMoments of a feed-forward branch, for tokens whose products scatter with this variance from pair to pair."""
     function = ACTIVATIONS[plan.activation]
     into = plan.up**2 * plan.width
     spread = np.sqrt(into * inputs.power)
@@ -222,4 +222,4 @@ def feed_forward(plan: Blueprint, inputs: TokenMoments, variance: Real) -> FeedF
     if plan.gated:
         own, own_back = own * into * inputs.power, own_back * into * inputs.power + own
     out = plan.down**2 * plan.feed_forward
-    return FeedForward(TokenMoments(own, passed).times(out), TokenMoments(own_back, back).times(out * into))
+    return FeedForward(GroupMoments(own, passed).times(out), GroupMoments(own_back, back).times(out * into))

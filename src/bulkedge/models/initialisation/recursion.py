@@ -17,7 +17,7 @@ import numpy as np
 from bulkedge.laws.classical.product import ProductLaw
 from bulkedge.models.initialisation.attention import Cells, SampledHeads, attend, cells_of
 from bulkedge.models.initialisation.blueprint import Blueprint
-from bulkedge.models.initialisation.moments import TINY, Groups, TokenMoments, feed_forward, gauss
+from bulkedge.models.initialisation.moments import TINY, GroupMoments, Groups, feed_forward, gauss
 from bulkedge.support.arrays import Real
 
 FEWEST = 16  # keys of a row that counts for beta and entropy
@@ -26,7 +26,7 @@ FEWEST = 16  # keys of a row that counts for beta and entropy
 class _Normed(NamedTuple):
     """A norm at some point: tokens behind it, and by what it multiplies them and their gradients."""
 
-    output: TokenMoments
+    output: GroupMoments
     scale: Real
 
 
@@ -34,31 +34,31 @@ class _LayerMoments(NamedTuple):
     """What the way back needs of a layer."""
 
     attention: SampledHeads
-    inputs: TokenMoments  # of attention
+    inputs: GroupMoments  # of attention
     before: Real  # scales of the norms before attention, behind its branch, behind their sum
     behind: Real
     summed: Real
-    forward: TokenMoments  # the feed-forward branch's factor of gradients, with the norms around it
+    forward: GroupMoments  # the feed-forward branch's factor of gradients, with the norms around it
     last: Real
     uneven: Real  # mean of 1/power behind attention over one over its mean, as rows differ in their participation
     tied: Real  # the same of those rows' share of the power
     visible: Real  # keys of every group that a row of every group sees, (groups, groups)
 
 
-def _norm(plan: Blueprint, gram: TokenMoments, *, there: bool = True) -> _Normed:
+def _norm(plan: Blueprint, gram: GroupMoments, *, there: bool = True) -> _Normed:
     """A norm, or nothing."""
     scale = plan.norm_gain / np.sqrt(gram.power + plan.eps) if there else np.ones_like(gram.power)
     return _Normed(gram.scaled(scale), scale)
 
 
-def entry(plan: Blueprint, groups: Groups, repeats: float) -> TokenMoments:
+def entry(plan: Blueprint, groups: Groups, repeats: float) -> GroupMoments:
     """Tokens that enter the first layer; `repeats` is how often two are the same."""
     power = np.full(len(groups.size), plan.embedding_power + plan.position_power + plan.common_power)
     product = np.full((len(power), len(power)), plan.common_power + repeats * plan.embedding_power)
     if plan.first_power is not None:
         power[0] = plan.first_power + plan.position_power
         product[0] = product[:, 0] = 0.0
-    gram = TokenMoments(power, product).consistent(groups)
+    gram = GroupMoments(power, product).consistent(groups)
     return _norm(plan, gram, there=plan.entry_norm).output
 
 
@@ -118,7 +118,7 @@ def recursion(  # noqa: PLR0913
         return {name: np.array([each[name] for each in found]) for name in found[0]}
     last = _norm(plan, stream, there=plan.final_norm)
     size = np.full(len(groups.size), plan.readout**2 * plan.width / tokens**2)
-    gradient = TokenMoments(size, np.zeros((len(size), len(size)))).consistent(groups).scaled(last.scale)
+    gradient = GroupMoments(size, np.zeros((len(size), len(size)))).consistent(groups).scaled(last.scale)
     for numbers, each in zip(reversed(found), reversed(moments), strict=True):
         gradient, change = _back(plan, groups, each, gradient, out, rate)
         numbers["gradient"] = float(np.sqrt(groups.size @ gradient.power))
@@ -127,7 +127,7 @@ def recursion(  # noqa: PLR0913
 
 
 def _scatter(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, variance: Real, stream: TokenMoments, branch: TokenMoments, inner: int, scale: Real
+    plan: Blueprint, variance: Real, stream: GroupMoments, branch: GroupMoments, inner: int, scale: Real
 ) -> Real:
     """Variance of products of different tokens after a branch of finite width is added, and a norm."""
     x, y = stream.power, branch.power
@@ -149,13 +149,13 @@ def _uneven(heads: SampledHeads, power: Real | None, branch: Real) -> tuple[Real
 
 
 def _back(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, groups: Groups, at: _LayerMoments, given: TokenMoments, out: float, rate: float | None
-) -> tuple[TokenMoments, float]:
+    plan: Blueprint, groups: Groups, at: _LayerMoments, given: GroupMoments, out: float, rate: float | None
+) -> tuple[GroupMoments, float]:
     """Gradients before a layer, for those behind it, and by how much its scores change in a first step."""
     given = given.scaled(at.last)
-    factor = TokenMoments(at.forward.power * given.power, at.forward.product * given.product)
-    through = given.plus(TokenMoments(factor.power * at.tied, factor.product)).consistent(groups).scaled(at.summed)
-    given = given.plus(TokenMoments(factor.power * at.uneven, factor.product)).consistent(groups).scaled(at.summed)
+    factor = GroupMoments(at.forward.power * given.power, at.forward.product * given.product)
+    through = given.plus(GroupMoments(factor.power * at.tied, factor.product)).consistent(groups).scaled(at.summed)
+    given = given.plus(GroupMoments(factor.power * at.uneven, factor.product)).consistent(groups).scaled(at.summed)
     branch = through.scaled(at.behind)
     n, inputs, attention = groups.size, at.inputs, at.attention
     back = attention.back(groups, branch).times(out)
@@ -171,10 +171,10 @@ def _back(  # noqa: PLR0913, PLR0917
     one, two, both = (mean @ each for each in (inputs.product, unit.product, inputs.product * unit.product))
     shared = (both * mean).sum(1) - 2 * (mean * one * two).sum(1) + (one * mean).sum(1) * (two * mean).sum(1)
     spread += np.maximum(shared, 0.0)
-    queries = TokenMoments(branch.power * spread, branch.product * (attention.shared @ (values * keys_own))).times(per)
+    queries = GroupMoments(branch.power * spread, branch.product * (attention.shared @ (values * keys_own))).times(per)
     left = np.sqrt(left)
-    keys = attention.back(groups, TokenMoments(branch.power * unit.power, branch.product * unit.product).scaled(left))
-    keys = TokenMoments(keys.power * values, np.zeros_like(keys.product)).times(per)
+    keys = attention.back(groups, GroupMoments(branch.power * unit.power, branch.product * unit.product).scaled(left))
+    keys = GroupMoments(keys.power * values, np.zeros_like(keys.product)).times(per)
     if plan.qk_norm != "none":
         size = 1 / np.sqrt(inputs.power + plan.eps / (plan.query**2 * plan.width))
         queries, keys = queries.scaled(size), keys.scaled(size)
@@ -184,7 +184,7 @@ def _back(  # noqa: PLR0913, PLR0917
 
 
 def _score_change(  # noqa: PLR0913, PLR0917
-    plan: Blueprint, size: Real, inputs: TokenMoments, gradients: tuple[Real, Real], visible: Real, rate: float | None
+    plan: Blueprint, size: Real, inputs: GroupMoments, gradients: tuple[Real, Real], visible: Real, rate: float | None
 ) -> float:
     """Size of the change of scores in Adam's first step over that of the scores, both over all that rows see."""
     if rate is None:
@@ -207,7 +207,7 @@ def _score_change(  # noqa: PLR0913, PLR0917
 
 
 def _numbers(
-    plan: Blueprint, groups: Groups, cells: Cells, stream: TokenMoments, heads: SampledHeads
+    plan: Blueprint, groups: Groups, cells: Cells, stream: GroupMoments, heads: SampledHeads
 ) -> dict[str, float]:
     """A layer's numbers, means over rows and heads."""
     n = groups.size
