@@ -12,7 +12,7 @@ from bulkedge.lab.explore import export
 from bulkedge.lab.explore.course import COURSE
 from bulkedge.lab.explore.course.chapter import first_place, texts
 from bulkedge.lab.explore.course.heads import BulkChapter, SentenceChapter, SharpnessChapter, fresh_head
-from bulkedge.lab.explore.course.judging import DepthChapter, OwnHeadChapter, SignalChapter, judged
+from bulkedge.lab.explore.course.signals import DepthChapter, OwnHeadChapter, SignalChapter, judged
 
 LONG = {"bulk", "signal", "own-head"}  # chapters that take some seconds
 CHAPTERS = pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_legend_is_short_and_every_answer_reveals(chapter):
         assert all(0 <= each.after <= len(chapter.questions) for each in curves)
         drawn = [each for each in curves if each.look == "simulation" and each.shape == "points"]
         assert all(each.error is not None for each in drawn)
-        assert room.said().endswith(".")
-        assert room.told().endswith(".")
+        assert room.remark().endswith(".")
+        assert room.final_remark().endswith(".")
     assert any(each.after for each in curves)
-    assert ends(chapter)[0].said() != ends(chapter)[1].said()
+    assert ends(chapter)[0].remark() != ends(chapter)[1].remark()
 
 
 @CHAPTERS
@@ -82,7 +82,7 @@ def test_the_trained_head_looks_from_it_to_animal():
     chapter = SentenceChapter(scale=1.0)
     shares = chapter.shares()
     assert np.allclose(shares, texts()["sentence"], atol=1e-6)
-    assert "“it” gives 76% to “animal”" in chapter.said()
+    assert "“it” gives 76% to “animal”" in chapter.remark()
     assert np.allclose(replace(chapter, scale=0.0).shares(), 1 / 12)
     least = replace(chapter, scale=next(s for s in chapter.stops()["scale"] if replace(chapter, scale=s).place(1) == 0))
     assert 0.5 < least.shares()[8].max() < 0.6
@@ -109,7 +109,7 @@ def test_words_in_effect_are_those_of_theory(tokens):
 
 def test_words_collapse_in_three_layers_and_stay_apart_without_the_mean():
     assert [DepthChapter(layers=each).place(0) for each in (2, 3, 4)] == [-1, 0, 1]
-    assert "cosine 0.999" in DepthChapter(layers=3).said()
+    assert "cosine 0.999" in DepthChapter(layers=3).remark()
     ranks = next(each for each in DepthChapter(kept=False).theory() if each.look == "simulation").y
     assert np.all(ranks > 0.3)
 
@@ -164,7 +164,7 @@ def test_a_chapter_asks_checks_and_reveals_from_a_file(file, open_page):
     assert "1/12 = 8%" in page.inner_text("#solved")
     slider = page.locator("#control-scale")
     slider.press("Home")
-    assert page.inner_text("#said") == SentenceChapter(scale=0.0).said()
+    assert page.inner_text("#remark") == SentenceChapter(scale=0.0).remark()
     page.get_by_role("button", name="Check").click()
     assert page.inner_text(".question .wrong").startswith("Not yet")
     for _ in range(7):
@@ -184,4 +184,4 @@ def test_every_stop_of_a_chapter_is_in_its_data():
     assert len(data["figures"]) == np.prod([len(each) for each in stops.values()])
     for (*_, words), values in zip(data["figures"], product(*stops.values()), strict=True):
         room = SentenceChapter(**dict(zip(stops, values, strict=True)))
-        assert (words["said"], words["places"][1]) == (room.said(), room.place(1))
+        assert (words["remark"], words["places"][1]) == (room.remark(), room.place(1))

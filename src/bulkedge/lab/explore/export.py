@@ -324,7 +324,7 @@ def room_data(family: type[Room], moved: Mapping[str, Sequence[Any]] | None = No
             figure = [[part_number(each) for each in drawn["data"]], part_number(drawn["layout"]), own]
             if isinstance(room, Chapter):
                 places = [room.place(number) for number in range(len(room.questions))]
-                figure.append({"said": room.said(), "told": room.told(), "places": places})
+                figure.append({"remark": room.remark(), "final": room.final_remark(), "places": places})
             figures.append(figure)
     return _page_words(family) | {
         "controls": controls,

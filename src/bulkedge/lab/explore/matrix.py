@@ -38,7 +38,7 @@ def report_fit(found: Diagnosis) -> Report:
     """A fit in numbers and words."""
     facts = {"kind": str(found.kind)}
     if np.isfinite(found.beta):
-        told = f"{found.head_dim:.0f}" if np.isfinite(found.head_dim) else "not told from independent scores"
+        told = f"{found.head_dim:.0f}" if np.isfinite(found.head_dim) else "like that of independent scores"
         facts |= {"β": f"{found.beta:.3f}", "dimension": told}
     if np.isfinite(found.noise):
         facts["noise of an entry"] = f"{found.noise:.4g}"

@@ -2,7 +2,7 @@
 
 from bulkedge.lab.explore.course.chapter import Chapter, Question
 from bulkedge.lab.explore.course.heads import BulkChapter, SentenceChapter, SharpnessChapter
-from bulkedge.lab.explore.course.judging import DepthChapter, OwnHeadChapter, SignalChapter
+from bulkedge.lab.explore.course.signals import DepthChapter, OwnHeadChapter, SignalChapter
 
 COURSE: dict[str, type[Chapter]] = {
     chapter.name: chapter

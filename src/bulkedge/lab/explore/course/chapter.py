@@ -40,13 +40,13 @@ class Chapter(Room):
     story: ClassVar[str]  # paragraphs of a few plain sentences, between empty lines
     questions: ClassVar[Sequence[Question]]
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """One sentence on what is seen at these values."""
         raise NotImplementedError
 
-    def told(self) -> str:
+    def final_remark(self) -> str:
         """The same once all questions are answered."""
-        return self.said()
+        return self.remark()
 
     def place(self, question: int) -> int:  # noqa: ARG002 - most chapters have one question of a place
         """Whether the slider is too low for a question (-1), right (0) or too far (1)."""

@@ -89,7 +89,7 @@ class SentenceChapter(Chapter):
         """Where the word stands in the sentence."""
         return int(texts()["sentence_words"].tolist().index(self.word))
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """Where the word looks."""
         row = self.shares()[self.row()]
         most, to = row.max(), texts()["sentence_words"][row.argmax()]
@@ -203,11 +203,11 @@ class BulkChapter(Chapter):
             Trace(f"mean of {DRAWS} heads", betas, second, panel=2, error=error, after=2, **SIMULATED),
         ]
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """How the largest value stands to 1."""
         return f"At β = {self.beta:g} the largest singular value is {fresh_values(self.beta)[0, 0]:.3f}."
 
-    def told(self) -> str:
+    def final_remark(self) -> str:
         """The second value against the edge."""
         second, edge = fresh_values(self.beta)[0, 1], np.sqrt(self.law().edge / TEXT)
         where = "beyond" if second > edge else "inside"
@@ -305,7 +305,7 @@ class SharpnessChapter(Chapter):
         """Words in effect, by the theory of independent scores."""
         return 1 / be.propagation.softmax_of_gaussians(beta, self.tokens).participation if beta else float(self.tokens)
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """How many words, and on which side of the freezing line."""
         count, line = 1 / rows_of(self.tokens, self.beta).mean(), np.sqrt(2 * np.log(self.tokens))
         side = "frozen" if self.beta > line else "not frozen yet"

@@ -48,8 +48,8 @@ function draw() {
     figure.data.push({ type: "scatter", x: [null], y: [null], xaxis, yaxis, showlegend: false, hoverinfo: "skip" });
   });
   if (innerWidth < NARROW) stack(figure);
-  if (words) document.getElementById("said").textContent =
-    solved() === current.questions.length ? words.told : words.said;
+  if (words) document.getElementById("remark").textContent =
+    solved() === current.questions.length ? words.final : words.remark;
   Plotly.react("figure", figure.data, figure.layout, { displayModeBar: false, responsive: true });
 }
 
@@ -162,7 +162,7 @@ async function show(page) {
   const python = element("details", { class: "python" }, element("summary", {}, "The same in Python"),
     element("pre", {}, page.script));
   const shown = element("div", { class: "shown" }, element("div", { id: "figure" }), python);
-  if (chapter) shown.prepend(element("p", { class: "said", id: "said", role: "status" }));
+  if (chapter) shown.prepend(element("p", { class: "remark", id: "remark", role: "status" }));
   const aside = element("div", { class: "aside" }, form, element("div", { id: "solved" }), element("div", { id: "questions" }));
   main.replaceChildren(...head, element("div", { class: "room" }, aside, shown), onward(page));
   showControls();

@@ -102,7 +102,7 @@ class DepthChapter(Chapter):
             Trace("here", [self.layers], [np.exp(rank[self.layers])], panel=1, **HERE),
         ]
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """The two words that are least alike."""
         least = cosines(stacks(self.kept)[1][self.layers]).min()
         passed = f"After {self.layers} layer{'s' * (self.layers != 1)}"
@@ -207,7 +207,7 @@ class SignalChapter(Chapter):
             Trace("here", [self.signal], [model.alignment().total], panel=1, after=1, **HERE),
         ]
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """On which side of the threshold the signal is."""
         model = pooled(RecoveryRoom(signal=self.signal, sample_ratio=self.ratio))
         edge, spike = model.bulk().support[-1][1], model.sample_spike()
@@ -292,14 +292,14 @@ class OwnHeadChapter(Chapter):
         shown = [replace(each, panel=1, after=1) for each in (*lines, *marks)]
         return [heat("share", matrix[:20, :20], (0, 0.3)), replace(bars, panel=1), *shown]
 
-    def said(self) -> str:
+    def remark(self) -> str:
         """What is seen without a law."""
         values = judged(self.head)[1].values
         return (
             f"The largest value of head {self.head}, without its mean, is {values[-1]:.3g}, the next {values[-2]:.3g}."
         )
 
-    def told(self) -> str:
+    def final_remark(self) -> str:
         """The verdict."""
         return f"be.diagnose says of head {self.head}: {judged(self.head)[1].verdict}"
 
