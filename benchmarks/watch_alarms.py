@@ -15,6 +15,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from bulkedge.lab.studies.heads.watch import batch_of, texts
 from bulkedge.models.loading.default import ALPHABET
 from bulkedge.models.watching.alarms import AlarmLog
 from bulkedge.models.watching.measures import NAMES
+from bulkedge.support.files import replace_file
 
 TITLE = "The lead of alarms over the loss"
 SCORED = ("hasty", "runaway", "frozen")
@@ -295,7 +297,8 @@ def main() -> None:
         for run in plan(chosen.seeds):
             path = chosen.folder / f"{run.family.replace(' ', '_').replace(':', '')}-{run.seed}.npz"
             if not path.exists() and time.time() < end:
-                np.savez_compressed(path, **trained(run))
+                np.savez_compressed(stream := BytesIO(), **trained(run))
+                replace_file(path, stream.getvalue())
         about = f"one core, torch {torch.__version__}"
         return record(tables(scored(chosen.folder)), about)
 

@@ -403,7 +403,9 @@ FOR = {
     "check_attention": {
         "batch": lambda: tensor(1, 6, 16), "causal": lambda: False, "before": lambda: None, "forward": lambda: None,
     },
-    "Watch": {"rows": lambda: 4, "rate": lambda: 0.1},
+    "Watch": {"rows": lambda: 4, "rate": lambda: 0.1, "group": lambda: None, "updates": lambda: False},
+    "free_deconvolve": {"values": lambda: be.MarchenkoPastur(0.5).ppf((np.arange(40) + 0.5) / 40)},
+    "load_state_dict": {"state": dict}, "logger": {"send": lambda: print}, "resume": {"path": lambda: "nowhere"},
     "scan": {
         "model": decoder, "inputs_or_texts": lambda: {"input_ids": torch.arange(40)[None]}, "probe": lambda: False,
         "draws": lambda: 0,
@@ -430,7 +432,8 @@ TRACED = _traced_pair()
 FAILS = {"scan_weights", "load_scan", "load_watch", "load_model", "held_out_loss", "packaged_model"}
 """Whose good call is not made: they read files or a trained model."""
 LEFT_OUT = {"default_model", "local_processes", "stop", "run", "open_sweep", "failures", "parse_axis", "Sweep",
-            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Preflight", "Finding", "Bug", "Circuits",
+            "Gallery", "read", "sources", "Visit", "AttentionLayer", "Scan", "Preflight", "Finding", "Circuits",
+            "AttentionCheck", "Bug",
             "Visibility", "hidden_patches", "visible_rows", "check_mask", "MaskOrName", "SerialExecutor",
             "softmax_of_gaussians",
             "Unit", "Study", "styled", "Patch", "Pruning", "Reproduction"}  # fmt: skip

@@ -328,6 +328,7 @@ def test_tab_shows_public_names_only():
         "compare_scans",
         "watch",
         "check_attention",
+        "preflight",
         "lab",
         "models",
         "nn",

@@ -76,7 +76,9 @@ def test_a_written_mask_says_the_same(name):
         for reading, expected in one(query, key, 0.5, other, 24).items():
             # near keys of a causal mask that is written reach a chunk farther; all rows seeing the same is not seen
             loose = reading in {"beta", "beta_mean", "expected_entropy", "expected_logit", "expected_popular"}
-            torch.testing.assert_close(found[reading], expected, rtol=0.02 if loose else 1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                found[reading], expected, rtol=0.02 if loose else 1e-4, atol=1e-4, equal_nan=True
+            )
 
 
 def dense(query, key, seen):
@@ -149,7 +151,7 @@ def test_rows_in_parts_are_the_same(name, monkeypatch):
     monkeypatch.setattr("bulkedge.models.watching.moment_entropy.AT_ONCE", 3 * NEAR * query[..., :1, :].numel())
     monkeypatch.setattr("bulkedge.models.watching.visible_blocks.ENTRIES", 17 * 400)
     for reading, expected in one(query, key, 0.5, visible, 24).items():
-        torch.testing.assert_close(whole[reading], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(whole[reading], expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -164,7 +166,7 @@ def test_layers_together_are_read_as_one_by_one(name):
     assert not asked[0].fits(asked[1]._replace(scale=0.4))
     together = readings(asked, 16)
     for n, each in enumerate(asked):
-        torch.testing.assert_close(together[:, n], readings([each], 16)[:, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(together[:, n], readings([each], 16)[:, 0], rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["all", "causal", "packed"])
@@ -178,7 +180,8 @@ def test_layers_cost_no_launches_of_their_own(name):
             readings([asked] * layers, 16)
         counts.append(len(found.names))
     assert counts[1] - counts[0] <= 4  # all is done for all layers at once
-    assert counts[0] < (420 if name == "packed" else 340)
+    # of these, the shares on later keys and the distances between keys, which show bugs, are 10 to 20
+    assert counts[0] < (440 if name == "packed" else 350)
 
 
 @pytest.mark.parametrize("name", WAYS)

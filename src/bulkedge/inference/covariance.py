@@ -31,6 +31,7 @@ from bulkedge.laws.spikes.shrinkage import point_masses, population_points
 from bulkedge.support.arrays import Complex, Real
 from bulkedge.support.domains import FINITE, shown
 from bulkedge.support.errors import DomainError, UnresolvedError
+from bulkedge.support.random import seeded
 
 FEWEST = 10
 """Values from which on a population can be fitted."""
@@ -139,7 +140,7 @@ def free_deconvolve(values: ArrayLike, ratio: float, *, rng: int = 0) -> Populat
             f"no population explains these values (chi-squared {misfit:.3g} of {freedom} equations): the samples are "
             f"not independent, or ratio = {ratio:g} is not dimension over samples"
         )
-    refits = equations.refits(REFITS, np.random.default_rng(rng))
+    refits = equations.refits(REFITS, seeded(rng))
     moved = [np.abs(np.cumsum(each - weights))[:-1] @ np.diff(equations.places) for each in refits]
     kept = weights > 1e-12
     law = EmpiricalLaw(size * equations.places[kept], weights[kept])

@@ -279,7 +279,8 @@ def _mean(values: Tensor, rows: int, seen: Tensor | None, reach: int) -> tuple[T
     """The mean of the values that each row may see, as sums over counts; one row if all rows have the same."""
     tokens, dtype = values.shape[-2], wide(values.dtype)
     if reach:
-        counts = torch.arange(1, rows + 1, device=values.device).clamp(max=min(tokens, reach))
+        # two clamps: min() of both would bind an exported program to so many tokens
+        counts = torch.arange(1, rows + 1, device=values.device).clamp(max=tokens).clamp(max=reach)
         sums = running_sums(values[..., :rows, :], reach)
         if rows > tokens:
             sums = torch.cat([sums, sums[..., -1:, :].expand(*sums.shape[:-2], rows - tokens, -1)], dim=-2)
@@ -382,7 +383,9 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def running_sums(value: Tensor, reach: int = fused.CAUSAL) -> Tensor:
     """Sums of the tokens up to each, or of the last of these, along the second dimension from the end."""
-    if reach < value.shape[-2]:  # the difference of two long sums, of which a short one is left
+    if (
+        reach != fused.CAUSAL and reach < value.shape[-2]
+    ):  # the difference of two long sums, of which a short one is left
         sums = value.cumsum(-2, dtype=wide(value.dtype) if value.device.type == "mps" else torch.float64)
         sums = sums - pad(sums, (0, 0, reach, 0))[..., : sums.shape[-2], :]
         return sums.to(torch.float32 if value.dtype is torch.float16 else value.dtype)

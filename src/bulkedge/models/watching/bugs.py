@@ -135,6 +135,7 @@ def check_attention(
     >>> [each.kind for each in found.findings]                     # it adds no positions by itself
     ['positions']
     """
+    _check_options(causal, before, forward)
     inputs = model_inputs(model, dict(batch) if isinstance(batch, Mapping) else {_first_name(batch): batch})
     called: nn.Module = model if forward is None else CalledModel(model, forward)
     with on_device(model, None):
@@ -156,6 +157,17 @@ def check_attention(
         tuple(kind for kind, why in untested.items() if not why),
         {kind: why for kind, why in untested.items() if why},
     )
+
+
+def _check_options(causal: object, before: object, forward: object) -> None:
+    """Refuse what cannot be used, before the model is called."""
+    if not isinstance(causal, bool | None):
+        raise DomainError(f"causal = {shown(causal)} must be True, False or None")
+    tensors = isinstance(before, Mapping) and all(isinstance(each, Tensor) for each in before.values())
+    if not (before is None or tensors or isinstance(before, nn.Module)):
+        raise DomainError(f"before = {shown(before)} must be a model, or its state_dict")
+    if not (forward is None or callable(forward)):
+        raise DomainError(f"forward = {shown(forward)} must be a function of the model and its inputs")
 
 
 def _first_name(batch: Any) -> str:
