@@ -34,7 +34,7 @@ class RecoveryPhaseDiagram(Study):
 
     resolution: int = parameter(Integers(10, 2000), "points along each axis", 200, ours=200)
     sample_ratio: float = parameter(Interval(0.01, 10), "dimension over samples", 1 / 3, ours=1 / 3)
-    table: Table = parameter(*setting.TABLE_MEANS, "finite", paper="additive")
+    table: Table = parameter(*setting.TABLE_MEANS, "finite", ours="finite")
     dim: int = parameter(Integers(50, 5000), "dimension of the simulations; half of it is drawn too", 120, ours=400)
     draws: int = parameter(Integers(2, 1000), "draws of each simulated point", 40, ours=40)
     small = {"resolution": 50, "dim": 80, "draws": 20}
