@@ -45,6 +45,8 @@ FAULTS = """() => {
     if (node.scrollWidth > node.clientWidth + 1 && node.clientWidth && getComputedStyle(node).display !== "inline")
       found.push("cut by its box: " + words(node));
   });
+  const figure = document.querySelector("#figure .main-svg"), after = document.querySelector("details.python");
+  if (figure && after && own(after).top < own(figure).bottom - 1) found.push("the figure lies on what comes after it");
   for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {
     const [a, p] = boxes[i], [b, q] = boxes[j];
     if (a.contains(b) || b.contains(a)) continue;

@@ -11,7 +11,7 @@ from bulkedge.support.errors import MissingPackageError
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
     say = "CovarianceShrinker needs scikit-learn: pip install 'bulkedge[sklearn]'"
     raise MissingPackageError(say, name="sklearn") from error
@@ -118,5 +118,5 @@ class CovarianceShrinker(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             The data.
         """
         check_is_fitted(self)
-        white = np.asarray(X, dtype=float)
+        white = check_array(X, dtype=float)
         return white * np.sqrt(self.explained_variance_) @ self.components_ + self.location_

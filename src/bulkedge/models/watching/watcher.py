@@ -347,6 +347,8 @@ class Watch:
         """
         if self.seen:
             raise DomainError("this watch has readings already: load those of the earlier part before the first pass")
+        if not (isinstance(state, Mapping) and {"names", "values", "layers", "causal", "steps"} <= state.keys()):
+            raise DomainError(f"state = {shown(state)} is not what state_dict() returned")
         if [each for each in state["names"] if each not in SPECTRA] != list(NAMES):
             raise DomainError("these readings are of another version of bulkedge: train on with the one that made them")
         values = np.asarray(state["values"], dtype=float)

@@ -50,6 +50,8 @@ function draw() {
   if (innerWidth < NARROW) stack(figure);
   if (words) document.getElementById("remark").textContent =
     solved() === current.questions.length ? words.final : words.remark;
+  // or what Plotly draws again, with more in it, may lie over what comes after it
+  document.getElementById("figure").style.height = figure.layout.height + "px";
   Plotly.react("figure", figure.data, figure.layout, { displayModeBar: false, responsive: true });
 }
 
